@@ -41,8 +41,8 @@ def directory_problems(models: str) -> Iterator[str]:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         yield (
-            f"'{models}' cannot be read: {reason}; give a directory that holds NAME/VERSION/model.onnx, "
-            "or the state directory of a store (state_dir)"
+            f"'{models}' cannot be read: {reason}; give a directory that holds NAME/VERSION/model.onnx "
+            "(models, or --models), or the state directory of a store (state_dir, or --state-dir)"
         )
 
 

@@ -297,6 +297,25 @@ def test_optimise_writes_no_slowdown_and_no_noise_and_what_gains_most_is_the_hig
     }
 
 
+def test_optimise_says_who_decides_where_all_variants_left_their_tolerances(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = mlp_home(tmp_path)
+    assert main(["model", "golden", str(home)]) == 0
+
+    def told(job: CompareJob, progress: Progress) -> Comparison:
+        """All are too far off, which is made up."""
+        far = OutputAccuracy(output="y", values=10, outside=9, absolute=1, relative=1, reason="is far off")
+        others = (Candidate(method=each, accuracy=(far,)) for each in job.files)
+        return Comparison(cases=1, candidates=(Candidate(method="original"), *others))
+
+    monkeypatch.setattr(optimise, "compare", told)
+    assert main(["model", "optimise", str(home)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no variant keeps every output within its tolerance." in said
+    assert "--tolerance tries another, and 'appliance model golden SOURCE --force' with it writes it" in said
+
+
 def test_nothing_is_made_of_an_original_that_does_not_hold_its_golden_set(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,37 @@ def test_rows_a_second_verdict_and_plot_say_the_same(
             assert batch["rows_per_s"] == pytest.approx(batch["rows"] * 1e9 / batch["p50_ns"])
 
 
+def test_slow_runs_leave_medians_to_be_seen(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times are made up: the slowest runs of FP16 took a thousand times the median, those of FP32 three times."""
+    real = try_precision
+    slowest = {"fp32": 3_000, "fp16": 1_000_000}
+
+    def timed(job: TrialJob, progress: Any) -> Trial:
+        found = real(job, progress)
+        times = {"p50_ns": 1_000, "p99_ns": slowest[job.precision]}
+        batches = tuple(replace(each, speed=replace(each.speed, **times)) for each in found.batches)
+        return replace(found, batches=batches)
+
+    monkeypatch.setattr(precision, "try_precision", timed)
+    assert bench(digits, "--variants", "fp32,fp16", "--plot", tmp_path / "p.svg") == 0
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    (x,) = (float(each.attrib["x"]) for each in root.iter(f"{SVG}text") if each.text == "Latency, ms")
+    bars = [each for each in root.iter(f"{SVG}rect") if each.get("x") == f"{x:.1f}"]
+    assert [float(each.attrib["width"]) for each in bars] == pytest.approx([42.0, 42.0]), (
+        "a quarter of the panel"
+    )
+    caps = [
+        float(each.attrib["x1"]) - x
+        for each in root.iter(f"{SVG}line")
+        if each.attrib["x1"] == each.attrib["x2"] and x < float(each.attrib["x1"]) <= x + 168
+    ]
+    assert caps == pytest.approx([126.0]), "that of FP32 ends, and is three times as long"
+    assert len(list(root.iter(f"{SVG}path"))) == 1, "that of FP16 goes on"
+    assert "0.001 / 1" in [each.text for each in root.iter(f"{SVG}text")], "and how far is told"
+
+
 def figures(shown: str, name: str, rows: int) -> list[str]:
     """What the table of speeds says of so many rows: the median, rows/s, times fp32."""
     cells = [[each.strip() for each in line.strip("│").split("│")] for line in shown.splitlines()]

@@ -136,6 +136,9 @@ def test_what_a_person_is_told(
         f"Fastest of those that hold: fp32, at {size}." for size in ("one row", "batches of 4")
     ]
     assert lines[-1] == "Nothing was kept: no variant that was made holds."
+    assert "golden SOURCE --force --tolerance probabilities=ABSOLUTE,RELATIVE" in " ".join(
+        " ".join(lines).split()
+    )
     loosen(digits, 0.5)
     assert bench(digits, "--variants", "all", "--json") == 0
     found = variants(capsys.readouterr().out)
@@ -377,6 +380,7 @@ def test_a_device_that_is_not_here_gives_no_figures(
     )
     assert "┃" not in told
     assert "joules" not in told
+    assert "--tolerance" not in told, "nothing was refused"
 
 
 def test_a_variant_that_cannot_be_loaded_is_told_and_the_others_go_on(

@@ -16,10 +16,19 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from appliance.domain.errors import (
+    ApplianceError,
+    DeadlineExpired,
+    DeadlineUnreachable,
+    InvalidRequest,
+    QueueFull,
+)
 from appliance.domain.protocol import EXTENSIONS, SYSTEM_SHARED_MEMORY
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.http import application
+from appliance.frontend.statuses import statuses_of
 from models.generate import write_model
+from models.generators.graph import constant, model_bytes, node, tensor_port
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
@@ -28,6 +37,13 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "FROM-TRITON.md").read_text()
 ONLY_THERE = {"/v2/models/*/generate", "/v2/models/*/generate_stream"}
 """Paths of Triton that are no routes here."""
 ON_THE_SOCKET = {"RepositoryModelLoad", "RepositoryModelUnload"}
+
+ERRORS_THAT_DIFFER: dict[str, type[ApplianceError]] = {
+    "Request timeout expired": DeadlineExpired,
+    "cannot be served before its deadline": DeadlineUnreachable,
+    "Exceeds maximum queue size": QueueFull,
+    "is not valid UTF-8": InvalidRequest,
+}
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -89,6 +105,58 @@ def test_options_and_habits_are_told() -> None:
     assert len(rows("Options")) > 60
     assert all(option.startswith("--") for option in rows("Options"))
     rows("Habits")
+
+
+def test_statuses_that_differ_are_as_they_are_told() -> None:
+    section = DOCUMENT.partition("\n## Errors\n")[2].partition("\n## ")[0]
+    told = {
+        text: (grpc_status, int(http_status))
+        for text, grpc_status, http_status in re.findall(
+            r"^\| `([^`]+)` \| [^|]+ \| `([A-Z_]+)`, (\d+) \|", section, re.MULTILINE
+        )
+    }
+    assert len(told) == section.count("\n|") - 2
+    found = {text: statuses_of(kind("")) for text, kind in ERRORS_THAT_DIFFER.items()}
+    assert told == {text: (each.grpc.name, each.http) for text, each in found.items()}
+
+
+@pytest.mark.every_front_end
+def test_texts_that_are_no_text_are_refused_as_is_told(serve: Serve, tmp_path: Path) -> None:
+    write_model("string_concat", tmp_path)
+    daemon = serve(tmp_path)
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        feeds = [triton.InferInput(name, [1, 1], "BYTES") for name in "ab"]
+        for feed in feeds:
+            feed.set_data_from_numpy(np.array([[b"whole\x00text"]], np.object_))
+        answer = client.infer("string_concat", feeds).as_numpy("y")
+        assert answer is not None
+        assert answer.tolist() == [[b"whole\x00text" * 2]]
+        feeds[0].set_data_from_numpy(np.array([[b"\xff"]], np.object_))
+        with pytest.raises(InferenceServerException, match="is not valid UTF-8") as refusal:
+            client.infer("string_concat", feeds)
+        assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.every_front_end
+def test_runs_that_failed_are_among_executions_as_is_told(serve: Serve, tmp_path: Path) -> None:
+    graph = model_bytes(
+        "look_up",
+        [node("Gather", ["table", "x"], ["y"])],
+        inputs=[tensor_port("x", "INT64", ["batch"])],
+        outputs=[tensor_port("y", "FP32", ["batch"])],
+        constants=[constant("table", np.zeros(3, np.float32))],
+    )
+    (tmp_path / "look_up" / "1").mkdir(parents=True)
+    (tmp_path / "look_up" / "1" / "model.onnx").write_bytes(graph)
+    daemon = serve(tmp_path)
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        feed = triton.InferInput("x", [1], "INT64")
+        feed.set_data_from_numpy(np.array([99], np.int64))
+        with pytest.raises(InferenceServerException, match="model 'look_up' failed"):
+            client.infer("look_up", [feed])
+        (found,) = client.get_inference_statistics("look_up").model_stats
+        assert (found.inference_count, found.execution_count, found.inference_stats.fail.count) == (0, 1, 1)
+        assert [each.compute_infer.count for each in found.batch_stats] == [1]
 
 
 @pytest.mark.every_front_end

@@ -40,11 +40,24 @@ def test_random_integers_are_valid_in_any_vocabulary() -> None:
 
 def test_a_free_dimension_must_be_said() -> None:
     free = replace(VERSION, inputs=(TensorSpec(name="ids", datatype=Datatype.INT64, shape=(-1,)),))
-    with pytest.raises(ArtefactError, match="--shape ids="):
+    with pytest.raises(ArtefactError, match="give --shape ids=N with a number"):
         random_inputs(free, 1, {}, 1)
     assert random_inputs(free, 2, {"ids": (5,)}, 1)["ids"].shape == (2, 5)
     with pytest.raises(ArtefactError, match="does not fit"):
         random_inputs(free, 1, {"ids": (5, 1)}, 1)
+
+
+def test_all_inputs_with_free_dimensions_are_named_at_once() -> None:
+    ids, image, mask = (
+        TensorSpec(name="ids", datatype=Datatype.INT64, shape=(-1,)),
+        TensorSpec(name="image", datatype=Datatype.FP32, shape=(3, -1, -1)),
+        TensorSpec(name="mask", datatype=Datatype.INT64, shape=(-1,), optional=True),
+    )
+    version = replace(VERSION, inputs=(ids, *VERSION.inputs, image, mask))
+    with pytest.raises(ArtefactError, match="give --shape ids=N --shape image=3,N,N with a number"):
+        random_inputs(version, 1, {}, 1)
+    with pytest.raises(ArtefactError, match="give --shape image=3,N,N with a number"):
+        random_inputs(version, 1, {"ids": (4,)}, 1)
 
 
 def test_rows_are_repeated_or_cut() -> None:

@@ -218,7 +218,11 @@ def _why_nothing(found: Comparison) -> str:
     if not made:
         return ": no variant of this model runs."
     if not any(each.holds for each in made):
-        return ": no variant keeps every output within its tolerance."
+        return (
+            ": no variant keeps every output within its tolerance. How far an answer may be off is a decision about "
+            "the model: --tolerance tries another, and 'appliance model golden SOURCE --force' with it writes it into "
+            "the golden set."
+        )
     return (
         ": no variant that keeps every output within its tolerance is faster than the original at one size and slower "
         "at none."

@@ -31,6 +31,9 @@ BOTTOM: Final = 56
 SHOWN_CHARACTERS: Final = 100
 ACCURACY: Final = 2
 """The panel of accuracy, counted from 0."""
+WHISKER_TIMES_MAX: Final = 4
+"""How many times the largest median the scale of latencies goes to at most: on a busy machine the slowest runs are a
+hundred times that, and no median could be seen beside them."""
 DECADES: Final = (-3, 3)
 """Of multiples of a tolerance; what lies outside stands at the end."""
 COLOURS: Final = {
@@ -107,14 +110,18 @@ def _left(number: int) -> int:
 
 def _latency(report: Report) -> _Panel:
     firsts = [each.trial.batches[0] for each in report.judgements if each.trial.batches]
-    largest = max((each.speed.p99_ns for each in firsts), default=1)
+    median = max((each.speed.p50_ns for each in firsts), default=1)
+    largest = min(max((each.speed.p99_ns for each in firsts), default=1), WHISKER_TIMES_MAX * median)
     rows = firsts[0].speed.rows if firsts else 1
 
     def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
         for speed in (batch.speed for batch in each.trial.batches[:1]):
-            half, most = (_share(ns, largest) for ns in (speed.p50_ns, speed.p99_ns))
+            half, most = (_share(min(ns, largest), largest) for ns in (speed.p50_ns, speed.p99_ns))
             yield _line(x + half, middle, x + most, middle, COLOURS[each.verdict])
-            yield _line(x + most, middle - 5, x + most, middle + 5, COLOURS[each.verdict])
+            if speed.p99_ns <= largest:
+                yield _line(x + most, middle - 5, x + most, middle + 5, COLOURS[each.verdict])
+            else:
+                yield _arrow(x + most, middle, COLOURS[each.verdict])
             yield _bar(x, middle, half, COLOURS[each.verdict])
             said = f"{_number(speed.p50_ns / NS_PER_MS)} / {_number(speed.p99_ns / NS_PER_MS)}"
             yield _text(x, middle + 20, said, size=10, fill=FAINT)
@@ -145,7 +152,7 @@ def _accuracy(report: Report) -> _Panel:
         at = x + _logarithmic(distance, low, high)
         yield _line(x, middle, at, middle, COLOURS[each.verdict])
         yield f'<circle cx="{at:.1f}" cy="{middle:.1f}" r="5" fill="{COLOURS[each.verdict]}"/>'
-        yield _text(at + 9, middle + 4, _number(distance), size=11)
+        yield _text(at + 9, middle + 4, _number(distance), size=11, halo=True)
 
     if report.proven:
         return _Panel("Error, of its tolerance", "worst output, limit 1 (logarithmic)", draw)
@@ -238,14 +245,25 @@ def _bar(x: float, middle: float, length: float, fill: str) -> str:
     return f'<rect x="{x:.1f}" y="{middle - BAR / 2:.1f}" width="{length:.1f}" height="{BAR}" rx="2" fill="{fill}"/>'
 
 
+def _arrow(x: float, middle: float, fill: str) -> str:
+    """The end of a whisker that goes on beyond its panel."""
+    corners = f"M{x - 2:.1f} {middle - 5:.1f} L{x + 6:.1f} {middle:.1f} L{x - 2:.1f} {middle + 5:.1f} Z"
+    return f'<path d="{corners}" fill="{fill}"/>'
+
+
 def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, *, dashes: str = "") -> str:
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{stroke}" stroke-width="1.5"{dashed}/>'
 
 
-def _text(x: float, y: float, text: str, *, size: int, fill: str = INK, weight: int = 400) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}">{_safe(text)}</text>'
+def _text(
+    x: float, y: float, text: str, *, size: int, fill: str = INK, weight: int = 400, halo: bool = False
+) -> str:
+    """``halo``: a line that lies behind it, as that of the limit, leaves it legible."""
+    clear = ' stroke="#ffffff" stroke-width="4" paint-order="stroke"' if halo else ""
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}"'
+    return f'<text {place} fill="{fill}"{clear}>{_safe(text)}</text>'
 
 
 def _safe(text: str) -> str:

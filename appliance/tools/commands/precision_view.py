@@ -121,6 +121,7 @@ def _words(report: Report) -> Iterator[str]:
     yield from _problems(report)
     for each in report.judgements:
         yield from _reasons(each)
+    yield from _remedy(report)
     if not report.unmeasured:
         yield _energy(report)
         if report.version.backend == TENSORRT:
@@ -203,6 +204,17 @@ def _reasons(each: Judgement) -> Iterator[str]:
                 f"{each.trial.precision}: output '{output.output}' is {share_text(output.of_limit)} times what its "
                 f"tolerance allows: {output.reason}"
             )
+
+
+def _remedy(report: Report) -> Iterator[str]:
+    """Who decides what is refused, where something is."""
+    refused = [each.trial for each in report.judgements if each.verdict is Verdict.REFUSED]
+    names = [output.output for trial in refused for output in trial.accuracy if output.reason]
+    if names:
+        yield (
+            "How far an answer may be off is a decision about the model. Its golden set has it, and 'appliance model "
+            f"golden SOURCE --force --tolerance {names[0]}=ABSOLUTE,RELATIVE' changes it there."
+        )
 
 
 def share_text(share: float) -> str:

@@ -37,6 +37,13 @@ def random_inputs(
 ) -> Inputs:
     """Values that depend on the seed only: normally distributed numbers, integers 0 and 1 (valid in vocabularies and
     masks), strings of eight digits. Raises ArtefactError for a free dimension that ``shapes`` does not fix."""
+    if unsaid := [
+        spec for spec in version.inputs if not spec.optional and FREE in shapes.get(spec.name, spec.shape)
+    ]:
+        raise ArtefactError(
+            f"how long free dimensions are is not said; give --shape {' --shape '.join(map(_wished, unsaid))} with a "
+            f"number for each N"
+        )
     generator = np.random.default_rng(seed)
     return {
         spec.name: _random_tensor(spec, rows if version.max_batch_size else 0, shapes, generator)
@@ -59,6 +66,11 @@ def rows_of(version: ModelVersion, inputs: Inputs) -> int:
     return next((tensor.shape[0] for tensor in inputs.values()), 1)
 
 
+def _wished(spec: TensorSpec) -> str:
+    """What is to be said of its shape, N where it is free."""
+    return f"{spec.name}={','.join('N' if size == FREE else str(size) for size in spec.shape)}"
+
+
 def _random_tensor(
     spec: TensorSpec, rows: int, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator
 ) -> Tensor:
@@ -68,10 +80,6 @@ def _random_tensor(
     ):
         raise ArtefactError(
             f"input '{spec.name}' has shape {list(spec.shape)}; {list(inner)} does not fit it"
-        )
-    if FREE in inner:
-        raise ArtefactError(
-            f"input '{spec.name}' has the free shape {list(spec.shape)}; say which with --shape {spec.name}=..."
         )
     shape = (rows, *inner) if rows else inner
     return Tensor(spec.datatype, shape, _random_bytes(spec.datatype, element_count(shape), generator))
