@@ -16,8 +16,8 @@ from appliance.cli.command_table import CommandTable
 from appliance.cli.help_text import WIDTH_MAX, filled, folded
 from appliance.cli.main import TABLE, main
 from appliance.cli.terminal import print_text
-from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
+from tests.config.texts import parse
 
 TEXT = """\
 Do this and that, and what else
@@ -134,4 +134,4 @@ def test_a_failure_and_the_configuration_are_set_for_the_screen(monkeypatch: pyt
     assert main(["config", "show"]) == 0
     lines = shown.getvalue().splitlines()
     assert max(len(line) for line in (*told.getvalue().splitlines(), *lines) if " = " not in line) <= 60
-    assert loading.parse(shown.getvalue(), "shown") == ApplianceConfig()
+    assert parse(shown.getvalue()) == ApplianceConfig()
