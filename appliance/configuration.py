@@ -25,7 +25,7 @@ from appliance.frontend.listening.sockets import group_problems
 from appliance.frontend.regions.users import user_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.sync.contact_plan import plan_problems
-from appliance.telemetry.log import file_problems
+from appliance.telemetry.log_file import file_problems
 from appliance.workers.jail.support import kernel_support
 
 MAX_CPUS: Final = 8192

@@ -71,8 +71,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def front_end(request: pytest.FixtureRequest) -> Sections:
-    """Configuration that selects a front end; nothing where a test does not care."""
-    return FRONT_ENDS[request.param] if hasattr(request, "param") else {}
+    """Configuration that selects a front end; else what a module of tests has as ``FRONT_END``, or nothing, where it
+    does not care."""
+    if hasattr(request, "param"):
+        return FRONT_ENDS[request.param]
+    selected: Sections = getattr(request.module, "FRONT_END", {})
+    return selected
 
 
 @pytest.fixture

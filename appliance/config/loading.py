@@ -74,11 +74,6 @@ def said_keys(path: Path | None, section: str) -> frozenset[str]:
     return frozenset(said) if isinstance(said, Mapping) else frozenset()
 
 
-def parse(text: str, file: str) -> ApplianceConfig:
-    """Read TOML ``text``; ``file`` is named in problems. Raises ConfigInvalid."""
-    return _bound(_table(text, file), file, None)
-
-
 def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
     if checks is None:
         return bind(ApplianceConfig, table, file, checked=False, former=FORMER)

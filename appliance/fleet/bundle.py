@@ -18,8 +18,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from appliance.domain.errors import OperatorError, Problem, WithProblems
-from appliance.domain.manifest import INT64_MAX
-from appliance.fleet.documents import DOCUMENT_BYTES_MAX, Count, Digest
+from appliance.fleet.documents import (
+    DOCUMENT_BYTES_MAX,
+    STREAM_BYTES_MAX,
+    STREAM_INDEX_BYTES_MAX,
+    Count,
+    Digest,
+)
 from appliance.fleet.messages import TELEMETRY_BYTES_MAX
 from appliance.fleet.metadata import (
     ROOT_BYTES_MAX,
@@ -47,8 +52,8 @@ _KINDS: Final[Mapping[str, tuple[str, int, frozenset[str]]]] = MappingProxyType(
         "targets": (rf"devices/{_DEVICE}/targets\.json", TARGETS_BYTES_MAX, frozenset({TO_BOXES})),
         "document": (rf"devices/{_DEVICE}/desired\.msgpack", DOCUMENT_BYTES_MAX, frozenset({TO_BOXES})),
         "acknowledgements": (rf"devices/{_DEVICE}/acknowledged\.msgpack", 1 << 20, frozenset({TO_BOXES})),
-        "stream": (r"streams/[0-9a-f]{64}", INT64_MAX, frozenset({TO_BOXES})),
-        "index": (r"indexes/[0-9a-f]{64}", 64 << 20, frozenset({TO_BOXES})),
+        "stream": (r"streams/[0-9a-f]{64}", STREAM_BYTES_MAX, frozenset({TO_BOXES})),
+        "index": (r"indexes/[0-9a-f]{64}", STREAM_INDEX_BYTES_MAX, frozenset({TO_BOXES})),
         "telemetry": (rf"telemetry/{_DEVICE}/[0-9]{{8}}\.zst", TELEMETRY_BYTES_MAX, frozenset({FROM_BOX})),
         "report": (rf"reports/{_DEVICE}\.msgpack", 1 << 20, frozenset({FROM_BOX})),
     }

@@ -20,7 +20,11 @@ FORMAT: Final = 1
 MODELS_MAX: Final = 1024
 TRANSFERS_MAX: Final = 64
 SETTINGS_MAX: Final = 64
+SETTING_TEXTS_MAX: Final = 1024
 DOCUMENT_BYTES_MAX: Final = 4 << 20
+STREAM_BYTES_MAX: Final = 2 << 40
+STREAM_INDEX_BYTES_MAX: Final = 64 << 20
+"""Of the digests of all pieces of such a stream; a box holds them in memory while the stream comes."""
 
 Count = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 Number = Annotated[int, Meta(ge=1, le=INT64_MAX)]
@@ -28,7 +32,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Digest = Annotated[str, Meta(min_length=64, max_length=64)]
 DigestOrNone = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]
-Setting = int | str | bool | tuple[Text, ...]
+Setting = int | str | bool | Annotated[tuple[Text, ...], Meta(max_length=SETTING_TEXTS_MAX)]
 
 
 class Transfer(Struct, frozen=True, array_like=True, kw_only=True):
@@ -92,7 +96,7 @@ class DesiredState(Struct, frozen=True, array_like=True, kw_only=True):
     device: Name
     generation: Number
     models: Annotated[tuple[WishedModel, ...], Meta(max_length=MODELS_MAX)] = ()
-    settings: Mapping[Name, Setting] = {}
+    settings: Annotated[Mapping[Name, Setting], Meta(max_length=SETTINGS_MAX)] = {}
     issued_ms: Count = 0
 
     def model(self, name: str) -> WishedModel | None:
@@ -137,8 +141,6 @@ def document_problems(state: DesiredState) -> Iterator[tuple[str, str]]:
         yield "format", f"is {state.format}; this appliance knows format {FORMAT}"
     if not is_name(state.device):
         yield "device", "is no name"
-    if len(state.settings) > SETTINGS_MAX:
-        yield "settings", f"has {len(state.settings)} entries; the limit is {SETTINGS_MAX}"
     names = [each.name for each in state.models]
     if names != sorted(set(names)):
         yield "models", "are not in the order of their names, or one is there twice"
@@ -160,3 +162,5 @@ def _version_problems(version: WishedVersion) -> Iterator[str]:
     for each in version.transfers:
         if not (is_digest(each.stream) and is_digest(each.index) and (not each.base or is_digest(each.base))):
             yield "a transfer has no digest where one must be"
+        if each.size > STREAM_BYTES_MAX:
+            yield f"a transfer brings {each.size} bytes; the limit is {STREAM_BYTES_MAX}"

@@ -28,11 +28,11 @@ from appliance.sync.freshness import freshness
 from appliance.sync.link import LinkFailed
 from appliance.sync.plan import (
     ApplySettings,
+    Fetch,
     Observed,
     Reason,
     StartTrial,
     Step,
-    Transfer,
     Waiting,
     Waits,
     Want,
@@ -140,7 +140,7 @@ class Agent:
             self._leave_word()
             step = next_step(steps)
             await self._see_to_transfer(step)
-            if step is None or isinstance(step, Transfer):
+            if step is None or isinstance(step, Fetch):
                 await asyncio.to_thread(self._forget)
                 return
             try:
@@ -218,7 +218,7 @@ class Agent:
         if isinstance(step, ApplySettings):
             self.box.note(structs.replace(self.box.progress, settings=dict(step.settings)))
             return
-        assert not isinstance(step, Transfer)
+        assert not isinstance(step, Fetch)
         count = self._last[1] + 1 if step == self._last[0] else 1
         self._last = (step, count)
         if count > REPEATS_MAX:
@@ -289,21 +289,21 @@ class Agent:
 
     async def _see_to_transfer(self, step: Step | None) -> None:
         """Have the one transfer run that comes next, and no other."""
-        wished = step.way.stream if isinstance(step, Transfer) and step.way else None
+        wished = step.way.stream if isinstance(step, Fetch) and step.way else None
         if self._transfer is not None:
             stream, task = self._transfer
             if stream == wished and not task.done():
                 return
-            if step is not None and not isinstance(step, Transfer) and not task.done():
+            if step is not None and not isinstance(step, Fetch) and not task.done():
                 return  # what is quick is done beside it
             await self._leave_off()
-        if isinstance(step, Transfer) and step.way is not None and next_step((step,)) is not None:
+        if isinstance(step, Fetch) and step.way is not None and next_step((step,)) is not None:
             if subject(step) in self._stuck:
                 return
             self._say("transfer", step=words(step))
             self._transfer = (step.way.stream, asyncio.create_task(self._fetch(step)))
 
-    async def _fetch(self, step: Transfer) -> None:
+    async def _fetch(self, step: Fetch) -> None:
         assert step.way is not None
         try:
             await self._transfers.fetch(step.way)

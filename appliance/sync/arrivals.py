@@ -12,7 +12,7 @@ from typing import Final
 
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import PackageInvalid, Problem
-from appliance.fleet.documents import Transfer as Way
+from appliance.fleet.documents import Transfer
 from appliance.package.arrival import arrival_of
 from appliance.package.reader import open_package
 from appliance.store.incoming import IncomingPackage
@@ -27,7 +27,9 @@ OUTPUT_MAX: Final = 4096
 
 
 @contextmanager
-def arrival(state: Path, way: Way, trust: Callable[[bytes, bytes | None], str]) -> Iterator[IncomingPackage]:
+def arrival(
+    state: Path, way: Transfer, trust: Callable[[bytes, bytes | None], str]
+) -> Iterator[IncomingPackage]:
     """The package that the whole stream ``way`` makes of what the store in ``state`` has; ``trust`` gives the word
     about who signed it. Raises OSError, PackageInvalid and what ``trust`` raises."""
     place = spool_of(state)
@@ -40,7 +42,7 @@ def arrival(state: Path, way: Way, trust: Callable[[bytes, bytes | None], str]) 
             yield arrival_of(reader, trust(reader.manifest_bytes, reader.signatures))
 
 
-def _check_whole(spool: Spool, way: Way) -> None:
+def _check_whole(spool: Spool, way: Transfer) -> None:
     """Raise OSError unless every piece of the stream is right; those that are not are cut off, and come again."""
     data = spool.index(way)
     if data is None or digest_of(data) != way.index:

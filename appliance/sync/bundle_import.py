@@ -101,6 +101,7 @@ def take_pieces(
     bundle: BundleReader, found: Found, carried: Carried, progress: Progress = lambda count: None
 ) -> None:
     """Keep the streams and indexes that were ``found``. Raises as ``take``."""
+    carried.check_room((member.path, member.size) for member in found.pieces)
     for member in found.pieces:
         if not carried.has(member.path, member.size):
             carried.put(member.path, _told(bundle.chunks(member), progress))

@@ -6,6 +6,7 @@ the disk. Handing over is a change of name, so nothing is there twice; the spool
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,13 @@ class Carried:
         """Whether the stream or index at ``path`` of a bundle is here."""
         found = self._folder.status(f"{CARRIED}/{path}")
         return found is not None and found.is_file and found.size == size
+
+    def check_room(self, files: Iterable[tuple[str, int]]) -> None:
+        """Raise OSError unless the disk has room for all of these, by path and size, that are not here yet: before any
+        of them takes some."""
+        needed = sum(size for path, size in files if not self.has(path, size))
+        if needed > (free := self._folder.free_bytes()):
+            raise OSError(errno.ENOSPC, f"what the bundle brings takes {needed} bytes, and {free} are free")
 
     def put(self, path: str, chunks: Iterable[Bytes]) -> None:
         """Have the contents there for good. Raises OSError, and what ``chunks`` raises; then nothing is there."""

@@ -16,8 +16,7 @@ from typing import Final
 import msgspec
 
 from appliance.domain.digest import digest_of
-from appliance.fleet.documents import DesiredState, Setting, WishedModel, WishedTrial, WishedVersion
-from appliance.fleet.documents import Transfer as Way
+from appliance.fleet.documents import DesiredState, Setting, Transfer, WishedModel, WishedTrial, WishedVersion
 from appliance.store.catalog import Catalog, CatalogModel, Hold, Trial, TrialMode
 
 
@@ -49,12 +48,12 @@ Waits = Waiting | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Fetch:
     """Have the bytes of a version come, by ``way``; ``missing_bytes`` of them are not here yet."""
 
     name: str
     version: WishedVersion
-    way: Way | None
+    way: Transfer | None
     missing_bytes: int
     waits: Waits = None
 
@@ -65,7 +64,7 @@ class Install:
 
     name: str
     version: WishedVersion
-    way: Way
+    way: Transfer
     downgrade: bool
     waits: Waits = None
 
@@ -138,7 +137,7 @@ class ApplySettings:
     name: str = ""
 
 
-Step = Transfer | Install | Want | StartTrial | StopTrial | Prove | Uninstall | Leave | ApplySettings
+Step = Fetch | Install | Want | StartTrial | StopTrial | Prove | Uninstall | Leave | ApplySettings
 _PASSIVE: Final = (Prove, Leave)
 
 
@@ -184,14 +183,14 @@ def plan(desired: DesiredState | None, observed: Observed) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: _TURNS.index(type(step))))
 
 
-_TURNS: Final = (ApplySettings, StopTrial, Want, StartTrial, Uninstall, Install, Transfer, Prove, Leave)
+_TURNS: Final = (ApplySettings, StopTrial, Want, StartTrial, Uninstall, Install, Fetch, Prove, Leave)
 """What is quick and is waited for comes first; what gives room comes before what takes it."""
 
 
 def subject(step: Step) -> tuple[str, int]:
     """The model and the version that it is about, 0 for all of it; "": the box."""
     match step:
-        case Transfer() | Install():
+        case Fetch() | Install():
             return step.name, step.version.version
         case Want() | Prove():
             return step.name, step.version
@@ -304,7 +303,7 @@ def _coming(wish: WishedModel, version: WishedVersion, observed: Observed) -> St
         waits = refused or Waiting(
             reason=Reason.NO_WAY, text="it is offered in no way that fits what is installed"
         )
-        return Transfer(
+        return Fetch(
             name=wish.name, version=version, way=None, missing_bytes=version.total_bytes, waits=waits
         )
     missing, way = min(ways, key=lambda each: each[0])
@@ -314,10 +313,10 @@ def _coming(wish: WishedModel, version: WishedVersion, observed: Observed) -> St
     if waiting is None and missing > observed.free_bytes:
         text = f"{missing} bytes are to come, and the disk has room for {max(observed.free_bytes, 0)}"
         waiting = Waiting(reason=Reason.DISK, text=text)
-    return Transfer(name=wish.name, version=version, way=way, missing_bytes=missing, waits=waiting)
+    return Fetch(name=wish.name, version=version, way=way, missing_bytes=missing, waits=waiting)
 
 
-def _ways(version: WishedVersion, observed: Observed) -> Iterator[Way]:
+def _ways(version: WishedVersion, observed: Observed) -> Iterator[Transfer]:
     """The transfers that can be applied to what is installed."""
     digests = {each.digest for _, each in observed.catalog.installed()}
     return (way for way in version.transfers if not way.base or way.base in digests)

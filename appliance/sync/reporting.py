@@ -13,6 +13,7 @@ from appliance.fleet.documents import DesiredState
 from appliance.fleet.messages import Drift, ModelReport, Report
 from appliance.store.catalog import CatalogModel
 from appliance.sync.plan import (
+    Fetch,
     Install,
     Leave,
     Observed,
@@ -20,7 +21,6 @@ from appliance.sync.plan import (
     Reason,
     StartTrial,
     Step,
-    Transfer,
     Uninstall,
     Waiting,
     Want,
@@ -31,7 +31,7 @@ MODELS_MAX: Final = 1024
 TEXT_MAX: Final = 1024
 PROBLEMS_MAX: Final = 64
 _PHASES: Final[Mapping[type[Step], str]] = {
-    Transfer: "transfer",
+    Fetch: "transfer",
     Install: "install",
     Want: "activate",
     StartTrial: "activate",
@@ -107,7 +107,7 @@ def _model(name: str, observed: Observed, steps: tuple[Step, ...]) -> ModelRepor
         phase=phase_of(first),
         code=waits.reason.value if waits else "",
         reason=waits.text[:TEXT_MAX] if waits else "",
-        missing_bytes=sum(step.missing_bytes for step in own if isinstance(step, Transfer)),
+        missing_bytes=sum(step.missing_bytes for step in own if isinstance(step, Fetch)),
         managed=model.managed,
     )
 
@@ -137,7 +137,7 @@ def drifts(steps: tuple[Step, ...]) -> tuple[Drift, ...]:
 def words(step: Step) -> str:
     """What the step is, for people."""
     match step:
-        case Transfer():
+        case Fetch():
             what = f"transfer {step.name}/{step.version.version}: {step.missing_bytes} bytes to come"
         case Install():
             what = f"install {step.name}/{step.version.version}"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from appliance.fleet.documents import Transfer as Way
+from appliance.fleet.documents import Transfer
 from appliance.sync.box import Box
 from appliance.sync.carried import spool_of
 from appliance.sync.link import Link, LinkFailed
@@ -46,7 +46,7 @@ class Streams:
         """See Transfers."""
         return self._waits()
 
-    async def fetch(self, way: Way) -> None:
+    async def fetch(self, way: Transfer) -> None:
         """See Transfers."""
         before = self._spool.size(way)
         async with self._sources() as sources:

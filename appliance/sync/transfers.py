@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from appliance.fleet.documents import Transfer as Way
+from appliance.fleet.documents import Transfer
 from appliance.sync.link import LinkFailed
 from appliance.sync.plan import Waits
 
@@ -23,7 +23,7 @@ class Transfers(Protocol):
     def waits(self) -> Waits:
         """Why no model may be transferred now; None where one may."""
 
-    async def fetch(self, way: Way) -> None:
+    async def fetch(self, way: Transfer) -> None:
         """Have the whole stream here; goes on where it was. Raises CameFurther, LinkFailed and OSError, and keeps what
         came."""
 

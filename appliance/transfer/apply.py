@@ -1,12 +1,14 @@
 """Make a package of a stream and of what is installed: ``python -m appliance.transfer.apply STREAM PACKAGE BLOBS``.
 
 A process of its own, so that the agent need not load what it takes, and so that a stream that breaks it costs nothing.
-One section is in memory at a time. The package is as it was before the stream was made of it, byte for byte; what is
+One section is in memory at a time, and nothing is written where the disk has no room for all: a stream of a few bytes
+may come to any number of them. The package is as it was before the stream was made of it, byte for byte; what is
 wrong with its contents is found here by their digests, and again when it is installed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from typing import BinaryIO
 from appliance.domain.digest import is_digest
 from appliance.domain.errors import PackageInvalid
 from appliance.domain.manifest import FileEntry
-from appliance.package.container import replacing, write_package
+from appliance.package.container import container_bytes, replacing, write_package
 from appliance.transfer.planes import add, from_planes
 from appliance.transfer.stream import (
     REFUSED,
@@ -33,11 +35,21 @@ from appliance.transfer.stream import (
 OpenBase = Callable[[str], AbstractContextManager[BinaryIO]]
 
 
-def apply(stream: Path, package: Path, open_base: OpenBase) -> None:
+def free_bytes(folder: Path) -> int:
+    """What may still be written there. Raises OSError."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def apply(stream: Path, package: Path, open_base: OpenBase, free: Callable[[Path], int] = free_bytes) -> None:
     """Write ``package``, whole or not at all, as ``stream`` says; ``open_base`` opens a content that is installed, by
-    its digest. Raises StreamInvalid, PackageInvalid and OSError."""
+    its digest, ``free`` tells the room in a folder. Raises StreamInvalid, PackageInvalid and OSError."""
     with stream.open("rb") as file, ExitStack() as stack:
         header, manifest = read_header(file, os.fstat(file.fileno()).st_size)
+        needed = container_bytes(manifest, len(header.manifest), len(header.signatures) or None)
+        if needed > (room := free(package.parent)):
+            text = f"the package takes {needed} bytes while it is made, and {room} are free"
+            raise OSError(errno.ENOSPC, text)
         sources = [stack.enter_context(_opened(base, open_base)) for base in header.bases]
         contents = {content.digest: content for content in header.contents}
 

@@ -92,6 +92,8 @@ class BundleReader:
             with closing(self._files.chunks(member)) as chunks:  # type: ignore[type-var]
                 for chunk in chunks:
                     digester.update(chunk)
+                    if digester.size > member.size:  # it grows: memory and disk are for what the index says
+                        raise _invalid(member.path, f"goes on after its {member.size} bytes")
                     yield chunk
         except OSError as error:
             raise _invalid(member.path, f"cannot be read: {error.strerror or error}") from error
@@ -114,9 +116,13 @@ class _Directory:
             raise _invalid(
                 INDEX, "is not there: this directory is no bundle, or it was not written to its end"
             )
-        if found.size > INDEX_BYTES_MAX:
-            raise _invalid(INDEX, f"has {found.size} bytes; the limit is {INDEX_BYTES_MAX}")
-        return b"".join(map(bytes, self._folder.chunks(INDEX)))
+        data = bytearray()
+        with closing(self._folder.chunks(INDEX)) as chunks:  # type: ignore[type-var]
+            for chunk in chunks:
+                data += chunk
+                if len(data) > INDEX_BYTES_MAX:
+                    raise _invalid(INDEX, f"has more than the {INDEX_BYTES_MAX} bytes that it may have")
+        return bytes(data)
 
     def problems(self, members: Iterable[Member]) -> Iterator[Problem]:
         """See _Files."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ApplianceError
-from appliance.fleet.documents import Transfer
-from appliance.transfer.pieces import Index, piece_count
+from appliance.fleet.documents import STREAM_BYTES_MAX, Transfer
+from appliance.transfer.pieces import Index, index_bytes, piece_count
 from appliance.transfer.source import Source, SourceFailed, Trouble
 from appliance.transfer.spool import Arrival, Spool
 
@@ -40,6 +40,9 @@ async def fetch(
 ) -> None:
     """Have the whole stream in the spool. Sources are asked in order, each for what the ones before did not give. What
     came stays, whatever happens. Raises NoSource, OSError, and what ``allowed`` raises."""
+    if way.size > STREAM_BYTES_MAX:  # before memory is taken for its index
+        text = f"a stream of {way.size} bytes is not fetched; the limit is {STREAM_BYTES_MAX}"
+        raise NoSource([SourceFailed(Trouble.REFUSED, text)])
     failures: list[SourceFailed] = []
     for source in sources:
         try:
@@ -66,7 +69,7 @@ async def _index(way: Transfer, source: Source, spool: Spool, allowed: Allowed) 
     pieces = piece_count(way.size)
     data = spool.index(way)
     if data is None or digest_of(data) != way.index:
-        await allowed(32 * pieces)
+        await allowed(index_bytes(way.size))
         data = await source.index(way.stream, way.index, pieces)
         if digest_of(data) != way.index:
             raise SourceFailed(Trouble.NOT_THE_STREAM, f"{source.name} gives another index")

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from appliance.domain.digest import digest_of, is_digest
+from appliance.domain.digest import digests_of_file, is_digest
 from appliance.fleet.messages import INDEXES, STREAMS
-from appliance.transfer.pieces import DIGEST_BYTES, piece_count
+from appliance.transfer.pieces import index_bytes
 from appliance.transfer.source import CHUNK_BYTES, STREAM_TYPE, Pace
 from appliance.transfer.spool import Spool
 
@@ -48,30 +49,31 @@ class NeighbourServer:
         return found
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        digest = request.match_info["digest"]
-        if not is_digest(digest):
-            raise web.HTTPNotFound
-        return await self._bounded(request, await asyncio.to_thread(_whole, self._spool.stream_files(digest)))
+        return await self._bounded(request, lambda digest: _whole(self._spool.stream_files(digest)))
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        digest = request.match_info["digest"]
-        return await self._bounded(request, await asyncio.to_thread(self._find_index, digest))
+        return await self._bounded(request, self._find_index)
 
     def _find_index(self, digest: str) -> Path | None:
         for stream in self._spool.whole():
             path, index = self._spool.stream_files(stream)
             with suppress(OSError):  # one that is removed meanwhile
-                if _whole((path, index)) and digest_of(index.read_bytes()) == digest:
+                if _whole((path, index)) and digests_of_file(index).digest == digest:
                     return index
         return None
 
-    async def _bounded(self, request: web.Request, path: Path | None) -> web.StreamResponse:
-        if path is None:
+    async def _bounded(self, request: web.Request, find: Callable[[str], Path | None]) -> web.StreamResponse:
+        """Give what is found for the digest that is asked for; to look for it is work as well."""
+        digest = request.match_info["digest"]
+        if not is_digest(digest):
             raise web.HTTPNotFound
         if self._answers >= ANSWERS_MAX:
             raise web.HTTPServiceUnavailable(headers={"Retry-After": "10"})
         self._answers += 1
         try:
+            path = await asyncio.to_thread(find, digest)
+            if path is None:
+                raise web.HTTPNotFound
             return await self._give(request, path)
         finally:
             self._answers -= 1
@@ -124,4 +126,4 @@ def _whole(files: tuple[Path, Path]) -> Path | None:
     except OSError:
         return None
     # One whose last piece is still coming looks whole; who asks for its last byte is refused.
-    return stream if size and listed == DIGEST_BYTES * piece_count(size) else None
+    return stream if size and listed == index_bytes(size) else None

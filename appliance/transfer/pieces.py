@@ -15,12 +15,17 @@ def piece_count(size: int) -> int:
     return -(-size // PIECE_BYTES)
 
 
+def index_bytes(size: int) -> int:
+    """How many bytes the index of a stream of ``size`` bytes has."""
+    return DIGEST_BYTES * piece_count(size)
+
+
 class Index:
     """The digests of the pieces of a stream of ``size`` bytes."""
 
     def __init__(self, data: bytes, size: int) -> None:
         """Raise ValueError where ``data`` cannot be the index of such a stream."""
-        if len(data) != DIGEST_BYTES * piece_count(size):
+        if len(data) != index_bytes(size):
             raise ValueError(f"an index of {len(data)} bytes for a stream of {size}")
         self._data = data
         self.size = size

@@ -15,7 +15,7 @@ from typing import Final
 from appliance.domain.digest import is_digest
 from appliance.durable import make_own_directory, sync_name
 from appliance.fleet.documents import Transfer
-from appliance.transfer.pieces import PIECE_BYTES, Index
+from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes
 
 _STREAM: Final = ".stream"
 _INDEX: Final = ".index"
@@ -31,9 +31,12 @@ class Spool:
         """Bytes in whole, right pieces, by stream, of those that were looked at."""
 
     def index(self, way: Transfer) -> bytes | None:
-        """The index of the stream, if it came; who asks compares its digest."""
+        """The index of the stream, if it came; who asks compares its digest. A file of another length is none, and is
+        not read."""
+        length = index_bytes(way.size)
         try:
-            return self._path(way.stream, _INDEX).read_bytes()
+            with self._path(way.stream, _INDEX).open("rb") as file:
+                return file.read(length) if os.fstat(file.fileno()).st_size == length else None
         except FileNotFoundError:
             return None
 

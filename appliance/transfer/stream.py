@@ -3,9 +3,9 @@ on the box yet.
 
     8 bytes "EASTRM01" | u32 bytes of the header | the header, msgpack in zstd | payloads of all sections in order
 
-A stream is hostile input like any other: ``header_problems`` compares all its numbers with the manifest that it
-carries and with its own length, before memory is taken or a base is read. What it comes to is held to the manifest by
-who installs it.
+A stream is hostile input like any other: ``decode_header`` bounds what is made of its header, and ``header_problems``
+compares all its numbers with the manifest that it carries and with its own length, before memory is taken for contents
+or a base is read. What it comes to is held to the manifest by who installs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SECTION_BYTES_MAX: Final = 4 << 20
 """Of what a section comes to; but a copy, which takes no memory, may be of any length."""
 HEADER_BYTES_MAX: Final = 32 << 20
 HEADER_UNPACKED_MAX: Final = 128 << 20
+CONTENTS_MAX: Final = 1024
 SECTIONS_MAX: Final = 1 << 20
+"""Of all contents together: a section of three bytes is some hundred bytes of memory."""
 WINDOW_LOG_MAX: Final = 23
 _LENGTH: Final = struct.Struct("<I")
 REFUSED: Final = 3
@@ -72,7 +74,7 @@ class Content(Struct, frozen=True, array_like=True, kw_only=True):
 
     digest: Digest
     size: Count
-    sections: tuple[Section, ...] = ()
+    sections: Annotated[tuple[Section, ...], Meta(max_length=SECTIONS_MAX)] = ()
 
 
 class Header(Struct, frozen=True, array_like=True, kw_only=True):
@@ -81,13 +83,22 @@ class Header(Struct, frozen=True, array_like=True, kw_only=True):
 
     manifest: bytes
     signatures: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES_MAX)]
-    contents: Annotated[tuple[Content, ...], Meta(max_length=1024)]
-    bases: Annotated[tuple[Content, ...], Meta(max_length=1024)] = ()
+    contents: Annotated[tuple[Content, ...], Meta(max_length=CONTENTS_MAX)]
+    bases: Annotated[tuple[Content, ...], Meta(max_length=CONTENTS_MAX)] = ()
 
     @property
     def payload_bytes(self) -> int:
         """What follows the header."""
         return sum(section.stored for content in self.contents for section in content.sections)
+
+
+class _Unread(Struct, frozen=True, array_like=True, kw_only=True):
+    """A header whose contents are not read yet."""
+
+    manifest: bytes
+    signatures: Annotated[bytes, Meta(max_length=SIGNATURE_BYTES_MAX)]
+    contents: Annotated[tuple[msgspec.Raw, ...], Meta(max_length=CONTENTS_MAX)]
+    bases: Annotated[tuple[msgspec.Raw, ...], Meta(max_length=CONTENTS_MAX)] = ()
 
 
 def encode_header(header: Header) -> bytes:
@@ -106,13 +117,34 @@ def read_header(file: BinaryIO, size: int) -> tuple[Header, Manifest]:
     if length > min(HEADER_BYTES_MAX, size):
         raise invalid(f"announces a header of {length} bytes")
     try:
-        header = msgspec.msgpack.decode(unpacked(file.read(length), None, HEADER_UNPACKED_MAX), type=Header)
+        header = decode_header(unpacked(file.read(length), None, HEADER_UNPACKED_MAX))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise invalid("has a header that is none") from error
     manifest = decode_manifest(header.manifest)
     if wrong := next(header_problems(header, manifest, size - len(start) - length), ""):
         raise invalid(wrong)
     return header, manifest
+
+
+def decode_header(data: bytes) -> Header:
+    """The header that ``data`` is, read content by content, so that sections beyond the limit take no memory. Raises
+    StreamInvalid and what msgspec raises."""
+    unread = msgspec.msgpack.decode(data, type=_Unread)
+    found: list[Content] = []
+    left = SECTIONS_MAX
+    for each in (*unread.contents, *unread.bases):
+        content = msgspec.msgpack.decode(each, type=Content)
+        left -= len(content.sections)
+        if left < 0:
+            raise invalid(f"has more than {SECTIONS_MAX} sections")
+        found.append(content)
+    count = len(unread.contents)
+    return Header(
+        manifest=unread.manifest,
+        signatures=unread.signatures,
+        contents=tuple(found[:count]),
+        bases=tuple(found[count:]),
+    )
 
 
 def header_problems(header: Header, manifest: Manifest, payload_bytes: int) -> Iterator[str]:
@@ -123,8 +155,6 @@ def header_problems(header: Header, manifest: Manifest, payload_bytes: int) -> I
         yield "does not bring the contents that its manifest names"
     if not all(is_digest(base.digest) for base in header.bases):
         yield "takes bytes of something that is no digest"
-    if sum(len(content.sections) for content in header.contents) > SECTIONS_MAX:
-        yield f"has more than {SECTIONS_MAX} sections"
     if header.payload_bytes != payload_bytes:
         yield f"has {payload_bytes} bytes of payload and tells of {header.payload_bytes}"
     for content in header.contents:

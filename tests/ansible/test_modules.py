@@ -37,6 +37,14 @@ def appliance(*words: str | Path, **more: str) -> str:
     return done.stdout
 
 
+Task = dict[str, Any]
+
+
+def task(which: str, /, *, check: bool = False, **asked: object) -> Task:
+    """A module and what it is asked for; ``check``: what would change is to be told alone."""
+    return {f"edge.appliance.{which}": asked, "check_mode": check, "ignore_errors": True}
+
+
 @dataclass
 class Desk:
     """Ansible on a machine that is a box, or has a person who is logged in at a controller."""
@@ -44,84 +52,101 @@ class Desk:
     ansible: Ansible
     folder: Path
 
-    def module(self, which: str, /, *flags: str, **asked: object) -> dict[str, Any]:
-        """The result of a module."""
-        words = ("localhost", "-i", "localhost,", "-c", "local", "-m", f"edge.appliance.{which}")
-        interpreter = ("-e", f"ansible_python_interpreter={sys.executable}")
-        done = self.ansible.run("ansible", *words, *interpreter, "-a", json.dumps(asked), *flags, check=False)
-        found = re.search(r"localhost \| \w+!? => (\{.*\})", done.stdout, re.DOTALL)
-        assert found is not None, done.stdout + done.stderr
-        result: dict[str, Any] = json.loads(found[1])
-        return result
+    def play(self, *tasks: Task) -> list[dict[str, Any]]:
+        """The results of modules, one after another: of all in one run, as each costs seconds."""
+        names = [f"result_{number}" for number, _ in enumerate(tasks)]
+        told = self.folder / "results.json"
+        tell = {"content": "{{ [" + ", ".join(names) + "] | to_json }}", "dest": str(told)}
+        play = {
+            "hosts": "localhost", "connection": "local", "gather_facts": False,
+            "vars": {"ansible_python_interpreter": sys.executable},
+            "tasks": [
+                *({**each, "register": name} for each, name in zip(tasks, names, strict=True)),
+                {"ansible.builtin.copy": tell},
+            ],
+        }  # fmt: skip
+        book = self.folder / "play.yml"
+        book.write_text(json.dumps([play]))
+        self.ansible.run("ansible-playbook", "-i", "localhost,", str(book))
+        found: list[dict[str, Any]] = json.loads(told.read_text())
+        return found
 
-    def model(self, *flags: str, which: str = "model", **asked: object) -> dict[str, Any]:
+    def model(self, *, check: bool = False, which: str = "model", **asked: object) -> Task:
         """A module on the store, which nothing serves."""
         place = {"config": str(self.folder / "appliance.toml"), "state_dir": str(self.folder / "state")}
-        return self.module(which, *flags, **place, wait=False, **asked)
+        return task(which, check=check, **place, wait=False, **asked)
+
+
+@pytest.fixture(name="maker", scope="module")
+def _maker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a key and the two packages lie that it signed; nothing there changes."""
+    folder = tmp_path_factory.mktemp("maker")
+    appliance("model", "keygen", folder / "maker.key")
+    for version in ("1", "2"):
+        words = ("--version", version, "--key", folder / "maker.key", "--no-proof")
+        appliance("model", "pack", ROOT / "models/digits", *words, "-o", folder)
+    return folder
+
+
+@pytest.fixture(name="packages", scope="module")
+def _packages(maker: Path) -> list[str]:
+    return [str(maker / f"digits-{version}.model") for version in (1, 2)]
 
 
 @pytest.fixture(name="desk")
-def _desk(tmp_path: Path) -> Desk:
+def _desk(tmp_path: Path, maker: Path) -> Desk:
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (lay := tmp_path / "lay").mkdir()
+    (tmp_path / "appliance.toml").write_text(f'[packages]\ntrusted_keys = ["{maker}/maker.key.pub"]\n')
+    (tmp_path / "state").mkdir()
     return Desk(ansible=Ansible.below(lay, **environment), folder=tmp_path)
-
-
-@pytest.fixture(name="packages")
-def _packages(desk: Desk) -> list[str]:
-    folder = desk.folder
-    appliance("model", "keygen", folder / "maker.key")
-    for version in ("1", "2"):
-        words = (
-            "pack",
-            ROOT / "models/digits",
-            "--version",
-            version,
-            "--key",
-            folder / "maker.key",
-            "--no-proof",
-        )
-        appliance("model", *words, "-o", folder)
-    (folder / "appliance.toml").write_text(f'[packages]\ntrusted_keys = ["{folder}/maker.key.pub"]\n')
-    (folder / "state").mkdir()
-    return [str(folder / f"digits-{version}.model") for version in (1, 2)]
 
 
 def test_a_version_is_had_served_pinned_and_removed_once(desk: Desk, packages: list[str]) -> None:
     first, second = packages
-    there = desk.model("--check", package=first)
-    assert (there["changed"], there.get("versions")) == (True, {}), there
-    assert desk.model(package=first)["versions"] == {"1": "wanted"}
-    assert not desk.model(package=first)["changed"]
-    found = desk.model(package=second, state="present", pinned=True)
-    assert found["versions"] == {"1": "wanted", "2": "pinned"}
-    assert desk.model("--check", name="digits", version=2)["changed"]
-    assert desk.model(name="digits", version=2)["versions"] == {"1": "installed", "2": "pinned, wanted"}
-    assert not desk.model(name="digits", version=2, pinned=True)["changed"]
-    assert desk.model(name="digits", version=2, pinned=False)["versions"] == {"1": "installed", "2": "wanted"}
-    assert not desk.model(name="digits", version=7, state="absent")["changed"]
-    assert desk.model(name="digits", version=1, state="absent")["versions"] == {"2": "wanted"}
-    assert desk.model(name="digits", version=2, pinned=True)["changed"]
-    assert desk.model(name="digits", state="absent")["versions"] == {}
-    assert not desk.model(name="digits", state="absent")["changed"]
+    steps: list[tuple[Task, bool, dict[str, str] | None]] = [
+        (desk.model(check=True, package=first), True, {}),
+        (desk.model(package=first), True, {"1": "wanted"}),
+        (desk.model(package=first), False, {"1": "wanted"}),
+        (desk.model(package=second, state="present", pinned=True), True, {"1": "wanted", "2": "pinned"}),
+        (desk.model(check=True, name="digits", version=2), True, None),
+        (desk.model(name="digits", version=2), True, {"1": "installed", "2": "pinned, wanted"}),
+        (desk.model(name="digits", version=2, pinned=True), False, None),
+        (desk.model(name="digits", version=2, pinned=False), True, {"1": "installed", "2": "wanted"}),
+        (desk.model(name="digits", version=7, state="absent"), False, None),
+        (desk.model(name="digits", version=1, state="absent"), True, {"2": "wanted"}),
+        (desk.model(name="digits", version=2, pinned=True), True, None),
+        (desk.model(name="digits", state="absent"), True, {}),
+        (desk.model(name="digits", state="absent"), False, {}),
+    ]
+    found = desk.play(*(asked for asked, _, _ in steps))
+    for number, (result, (_, changed, versions)) in enumerate(zip(found, steps, strict=True)):
+        assert (number, result["changed"]) == (number, changed), result
+        if versions is not None:
+            assert (number, result["versions"]) == (number, versions), result
 
 
 def test_a_model_goes_back_from_the_version_that_is_named(desk: Desk, packages: list[str]) -> None:
-    for package in packages:
-        desk.model(package=package)
-    for flags, changed, wanted in ((["--check"], True, 2), ([], True, 1), ([], False, 1)):
-        found = desk.model(*flags, which="model_rollback", name="digits", from_version=2)
-        assert (found["changed"], found["wanted"]) == (changed, wanted)
+    back: dict[str, Any] = {"which": "model_rollback", "name": "digits", "from_version": 2}
+    _, _, *found = desk.play(
+        *(desk.model(package=package) for package in packages),
+        desk.model(check=True, **back),
+        desk.model(**back),
+        desk.model(**back),
+    )
+    assert [(each["changed"], each["wanted"]) for each in found] == [(True, 2), (True, 1), (False, 1)]
 
 
 def test_all_that_was_asked_wrong_is_told_at_once(desk: Desk, packages: list[str]) -> None:
-    said = desk.model(name="other", version=3, package=packages[0], state="absent", pinned=True, timeout=0)[
-        "msg"
-    ]
+    wrong, nameless, absent = desk.play(
+        desk.model(name="other", version=3, package=packages[0], state="absent", pinned=True, timeout=0),
+        desk.model(version=0),
+        desk.model(name="digits", version=4),
+    )
     for what in ("'digits', not 'other'", "1, not 3", "pinned:", "timeout: 0"):
-        assert what in said, said
-    assert "name: needed" in desk.model(version=0)["msg"]
-    assert "give the package" in desk.model(name="digits", version=4)["msg"]
+        assert what in wrong["msg"], wrong
+    assert "name: needed" in nameless["msg"]
+    assert "give the package" in absent["msg"]
 
 
 def test_a_package_that_nobody_signed_is_refused_with_the_reason(desk: Desk, packages: list[str]) -> None:
@@ -129,8 +154,33 @@ def test_a_package_that_nobody_signed_is_refused_with_the_reason(desk: Desk, pac
     (desk.folder / "appliance.toml").write_text(
         f'[packages]\ntrusted_keys = ["{desk.folder}/other.key.pub"]\n'
     )
-    assert "trusted" in desk.model(package=packages[0])["msg"]
-    assert desk.model(name="digits", state="absent")["versions"] == {}
+    refused, absent = desk.play(desk.model(package=packages[0]), desk.model(name="digits", state="absent"))
+    assert "trusted" in refused["msg"]
+    assert absent["versions"] == {}
+
+
+@dataclass
+class Controller:
+    """A controller with boxes in ``folder``; ``profile`` is of the person who is logged in."""
+
+    folder: Path
+    profile: dict[str, str]
+    process: subprocess.Popen[str] | None = None
+
+    def serve(self) -> None:
+        """Have it served, if it is not."""
+        if self.process is None:
+            words = [APPLIANCE, "controller", "serve", str(self.folder)]
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            assert self.process.stdout is not None
+            assert "listens at" in self.process.stdout.readline()
+
+    def stop(self) -> None:
+        """Have it gone."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.communicate()
+            self.process = None
 
 
 @dataclass
@@ -138,8 +188,7 @@ class Fleet:
     """A controller that is served, a box of it, and the person who is logged in."""
 
     desk: Desk
-    url: str
-    process: subprocess.Popen[str]
+    controller: Controller
 
     def inventory(
         self, *words: str, check: bool = True, **options: object
@@ -161,56 +210,71 @@ class Fleet:
         return found
 
 
-@pytest.fixture(name="fleet")
-def _fleet(desk: Desk, packages: list[str]) -> Iterator[Fleet]:
-    folder = desk.folder
+@pytest.fixture(name="controller", scope="module")
+def _controller(
+    tmp_path_factory: pytest.TempPathFactory, maker: Path, packages: list[str]
+) -> Iterator[Controller]:
+    folder = tmp_path_factory.mktemp("fleet")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url, home = f"https://127.0.0.1:{port}", folder / "controller"
-    words = ("--url", url, "--address", f"127.0.0.1:{port}", "--package-key", folder / "maker.key.pub")
+    words = ("--url", url, "--address", f"127.0.0.1:{port}", "--package-key", maker / "maker.key.pub")
     token = appliance("controller", "init", home, *words).rpartition("shown once: ")[2].strip()
-    process = subprocess.Popen(
-        [APPLIANCE, "controller", "serve", str(home)], stdout=subprocess.PIPE, text=True
-    )
+    profile = {"url": url, "token": token, "authority": (home / "authority.crt").read_text()}
+    (folder / "profile.json").write_text(json.dumps(profile))
+    controller = Controller(home, profile)
     try:
-        assert process.stdout is not None
-        assert "listens at" in process.stdout.readline()
-        profile = {"url": url, "token": token, "authority": (home / "authority.crt").read_text()}
-        (folder / "profile.json").write_text(json.dumps(profile))
+        controller.serve()
         said = {"APPLIANCE_CONTROLLER": str(folder / "profile.json")}
-        for name, group in (("north", "sites"), ("localhost", "sites"), ("10.1", "sites")):
-            made = appliance("fleet", "token", "--group", group, **said).strip()
+        for name in ("north", "localhost", "10.1"):
+            made = appliance("fleet", "token", "--group", "sites", **said).strip()
             appliance("sync", "enrol", made, "--name", name, "--state-dir", folder / f"box-{name}")
         for package in packages:
             appliance("fleet", "release", package, **said)
-        desk.ansible.variables.update(said)
-        yield Fleet(desk=desk, url=url, process=process)
+        yield controller
     finally:
-        process.terminate()
-        process.communicate()
+        controller.stop()
+
+
+@pytest.fixture(name="fleet")
+def _fleet(desk: Desk, controller: Controller) -> Fleet:
+    """One that is served, whatever a test before did."""
+    controller.serve()
+    profile = desk.folder / "profile.json"
+    profile.write_text(json.dumps(controller.profile))
+    desk.ansible.variables["APPLIANCE_CONTROLLER"] = str(profile)
+    return Fleet(desk=desk, controller=controller)
 
 
 def test_a_wish_is_made_once_and_taken_back(fleet: Fleet) -> None:
-    wish = {"model": "digits", "version": 2, "group": "sites"}
-    assert fleet.desk.module("fleet_want", "--check", **wish)["wish"] == {}
-    made = fleet.desk.module("fleet_want", **wish)
+    wish: dict[str, Any] = {"model": "digits", "version": 2, "group": "sites"}
+    planned, made, again, ordered, gone, absent, strange, unknown = fleet.desk.play(
+        task("fleet_want", check=True, **wish),
+        task("fleet_want", **wish),
+        task("fleet_want", **wish),
+        task("fleet_want", **wish, order=True),
+        task("fleet_want", **wish, state="absent"),
+        task("fleet_want", **wish, state="absent"),
+        task("fleet_want", model="digits", version=1, device="south"),
+        task("fleet_want", model="digits", version=9, group="sites"),
+    )
+    assert planned["wish"] == {}
     assert made["changed"]
     assert made["wish"] == {"version": 2, "order": False, "downgrade": False, "interface_change": False}
-    assert not fleet.desk.module("fleet_want", **wish)["changed"]
-    assert fleet.desk.module("fleet_want", **wish, order=True)["wish"]["order"]
-    assert fleet.desk.module("fleet_want", **wish, state="absent")["wish"] == {}
-    assert not fleet.desk.module("fleet_want", **wish, state="absent")["changed"]
-    assert (
-        "no device 'south'"
-        in fleet.desk.module("fleet_want", model="digits", version=1, device="south")["msg"]
-    )
-    assert "digits/9" in fleet.desk.module("fleet_want", model="digits", version=9, group="sites")["msg"]
+    assert not again["changed"]
+    assert ordered["wish"]["order"]
+    assert gone["wish"] == {}
+    assert not absent["changed"]
+    assert "no device 'south'" in strange["msg"]
+    assert "digits/9" in unknown["msg"]
 
 
 def test_drift_is_told_of_each_device(fleet: Fleet) -> None:
-    found = fleet.desk.module("drift_info", devices=["north"])
+    found, strange = fleet.desk.play(
+        task("drift_info", devices=["north"]), task("drift_info", devices=["south", "north"])
+    )
     assert [each["name"] for each in found["devices"]] + found["in_order"] * ["north"] == ["north"]
-    assert "none called south" in fleet.desk.module("drift_info", devices=["south", "north"])["msg"]
+    assert "none called south" in strange["msg"]
 
 
 def test_devices_are_hosts_and_no_name_leads_elsewhere(fleet: Fleet) -> None:
@@ -230,8 +294,7 @@ def test_devices_are_hosts_and_no_name_leads_elsewhere(fleet: Fleet) -> None:
 
 def test_while_the_controller_is_away_it_is_what_was_said_last(fleet: Fleet) -> None:
     fleet.inventory()
-    fleet.process.terminate()
-    fleet.process.wait()
+    fleet.controller.stop()
     kept = fleet.desk.folder / "kept" / "inventory.json"
     document = json.loads(kept.read_text())
     document["at_s"] -= 7200
@@ -246,15 +309,15 @@ def test_while_the_controller_is_away_it_is_what_was_said_last(fleet: Fleet) -> 
     assert re.search(r"north, as of 72\d\d s ago: not converged", drift.stdout), drift.stdout
     for damage in (b"{}", b"[", json.dumps({**document, "url": "https://other"}).encode()):
         kept.write_bytes(damage)
-        assert "does not answer" in fleet.inventory(check=False).stderr
-        assert "north" not in fleet.inventory(check=False).stdout
+        found = fleet.inventory(check=False)
+        assert "does not answer" in found.stderr
+        assert "north" not in found.stdout
 
 
 def test_what_a_device_says_is_no_template(fleet: Fleet) -> None:
     fleet.inventory()
     kept = fleet.desk.folder / "kept" / "inventory.json"
-    fleet.process.terminate()
-    fleet.process.wait()
+    fleet.controller.stop()
     document = json.loads(kept.read_text())
     (north,) = (each for each in document["devices"] if each["name"] == "north")
     north["problems"] = [

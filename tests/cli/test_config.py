@@ -14,18 +14,19 @@ from appliance.cli.main import main
 from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
+from tests.config.texts import parse
 
 
 def test_the_listing_reads_back_as_the_same_tree() -> None:
-    assert loading.parse(as_toml(ApplianceConfig()), "listing") == ApplianceConfig()
+    assert parse(as_toml(ApplianceConfig())) == ApplianceConfig()
 
 
 def test_a_changed_tree_reads_back_too() -> None:
     text = 'models = "m\\u00fc\\"x"\n[log]\nformat = "json"\n[arena]\nclasses = [[4096, 2]]\n'
-    config = loading.parse(text, "text")
+    config = parse(text)
     assert config.models == 'm\u00fc"x'
     assert config.arena.classes == ((4096, 2),)
-    assert loading.parse(as_toml(config), "listing") == config
+    assert parse(as_toml(config)) == config
 
 
 def test_check_accepts_what_show_prints(

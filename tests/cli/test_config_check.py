@@ -244,7 +244,7 @@ def test_a_daemon_kept_off_the_workers_cpus_may_give_them_away() -> None:
 
 CHECK_WITHOUT_RIGHTS = """
 import os, sys
-from appliance.telemetry.log import file_problems
+from appliance.telemetry.log_file import file_problems
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -17,8 +17,8 @@ from appliance.cli.failure import CommandFailed
 from appliance.cli.help_text import WIDTH_MAX, filled, folded
 from appliance.cli.main import TABLE, main
 from appliance.cli.terminal import print_text
-from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
+from tests.config.texts import parse
 
 TEXT = """\
 Do this and that, and what else
@@ -135,7 +135,7 @@ def test_a_failure_and_the_configuration_are_set_for_the_screen(monkeypatch: pyt
     assert main(["config", "show"]) == 0
     lines = shown.getvalue().splitlines()
     assert max(len(line) for line in (*told.getvalue().splitlines(), *lines) if " = " not in line) <= 60
-    assert loading.parse(shown.getvalue(), "shown") == ApplianceConfig()
+    assert parse(shown.getvalue()) == ApplianceConfig()
 
 
 def test_a_list_below_a_failure_is_set_in_where_a_line_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

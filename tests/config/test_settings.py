@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
@@ -12,6 +13,7 @@ from appliance.config import loading
 from appliance.config.former import FORMER
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
+from tests.config.texts import parse
 
 SETTINGS_MAX = 136
 """One more than it was for what a kWh costs, which nothing on a box can tell."""
@@ -67,16 +69,17 @@ def test_every_setting_says_what_it_is_for() -> None:
         ("models = " + "[" * 5000, "is not TOML"),
     ],
 )
-def test_no_number_is_beyond_what_can_be_counted(text: str, says: str) -> None:
+def test_no_number_is_beyond_what_can_be_counted(tmp_path: Path, text: str, says: str) -> None:
+    (path := tmp_path / "a.toml").write_text(text)
     with pytest.raises(ConfigInvalid, match=says):
-        loading.parse(text, "a.toml")
+        loading.load(path)
 
 
 @pytest.mark.parametrize("key", FORMER)
 def test_a_setting_that_was_is_an_error_that_says_what_became_of_it(key: str) -> None:
     section, _, name = key.rpartition(".")
     with pytest.raises(ConfigInvalid) as caught:
-        loading.parse(f"[{section}]\n{name} = 1\n", "a.toml")
+        parse(f"[{section}]\n{name} = 1\n")
     (problem,) = caught.value.problems
     assert (problem.key, problem.text) == (key, FORMER[key])
     assert key not in KEYS

@@ -7,8 +7,6 @@ import contextlib
 import re
 from pathlib import Path
 
-import pytest
-
 from appliance.frontend.grpc.services import INFER, INFER_STREAM
 from native.tests.raw_client import (
     ACK,
@@ -33,9 +31,10 @@ from tests.conftest import Serve
 from tests.faults.fake_models import write_fake
 from tests.faults.leased import NATIVE_FAKES, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 WIDE = 600 << 10
 FRAME = RawClient.frame
 NOTHING, UPLOAD = range(2)
@@ -52,12 +51,6 @@ FLOODS = {
     "continuations": (NOTHING, FRAME(HEADERS, 0, 1) + FRAME(CONTINUATION, 0, 1) * 9, "max_metadata_bytes"),
 }
 COUNT = 12_000
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def enforced(daemon: ApplianceProcess) -> dict[str, int]:

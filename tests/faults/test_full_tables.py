@@ -16,16 +16,11 @@ from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.faults.fake_models import write_fake
 from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 AT_ONCE = 256
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def _head(number: int) -> pb.ModelInferRequest:

@@ -15,16 +15,11 @@ from tests.faults.clients import Stream, ask, status_of
 from tests.faults.fake_models import write_fake
 from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.test_workers import version_in, worker_of
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 FORGIVING = {"restart": {"quarantine_after": 1000, "restart_delay_ms": 0}}
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def test_a_worker_killed_under_full_load_costs_nobody_a_request(serve: Serve, tmp_path: Path) -> None:

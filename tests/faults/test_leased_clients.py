@@ -23,17 +23,13 @@ from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_e
 from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import NATIVE, PYTHON, Sections, needs_native
 
+FRONT_END = NATIVE_FAKES
+
 LARGE = 600 << 10
 SLOT = 2 << 20
 EVERY_FRONT_END = [
     pytest.param(PYTHON, id="python"), pytest.param(NATIVE, id="native", marks=needs_native)
 ]  # fmt: skip
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def cuts(length: int) -> list[int]:

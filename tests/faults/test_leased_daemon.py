@@ -29,18 +29,13 @@ from tests.faults.test_leased_streams import figure
 from tests.faults.test_workers import version_in, worker_of
 from tests.frontend.http.raw_client import RawClient as RawHttpClient
 from tests.frontend.http.raw_client import json_request
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 DEADLINE_EXCEEDED = "4"
 LARGE = 40_000
 """A message as long as this goes into its slot as it comes."""
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def test_leased_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_its_deadline(

@@ -26,9 +26,10 @@ from tests.faults.gate import Gate
 from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 WINDOW = 65_535
 """Of a connection in HTTP/2, before it is renewed."""
 WIDE = 600 << 10
@@ -37,12 +38,6 @@ ROOMY = {
     "arena": {"classes": [[4096, 64], [SLOT, 256], [128 << 20, 2]]},
     "engine": {"lease_slots": [[4096, 16], [SLOT, 16]]},
 }
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def ended(daemon: ApplianceProcess, model: str) -> dict[str, int]:

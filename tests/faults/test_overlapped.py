@@ -15,16 +15,12 @@ from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
 from tests.faults.fake_models import write_fake
 from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
+
+FRONT_END = NATIVE_FAKES
 
 REQUESTS = 320
 AT_ONCE = 40
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 def batches(daemon: ApplianceProcess, model: str) -> dict[int, int]:

@@ -17,19 +17,14 @@ from tests.faults.fake_models import write_fake
 from tests.faults.leased import NATIVE_FAKES, leased_of, message, teach, until_empty
 from tests.faults.stream_client import StreamClient
 from tests.faults.test_workers import version_in, worker_of
-from tests.fronts import Sections, needs_native
+from tests.fronts import needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE_FAKES
 GRANT = 512
 WAIT = 100
 STREAM = 300
 LIMIT = 16
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE_FAKES
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.faults.gate import Gate
 from tests.fronts import NATIVE, Sections, needs_native
 
 pytestmark = needs_native
+FRONT_END = NATIVE
 
 HERE = 'quotas.clients."127.0.0.1"'
 ELSEWHERE = "127.0.0.2"
@@ -33,12 +34,6 @@ BODY = json.dumps(
     {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
 ).encode()
 LESSONS = 5
-
-
-@pytest.fixture
-def front_end() -> Sections:
-    """In the place of every front end."""
-    return NATIVE
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from appliance.config.listening import FrontEndKind
-from appliance.config.loading import load, parse
+from appliance.config.loading import load
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend import choice
 from appliance.frontend.choice import NATIVE_ONLY, chosen, front_end_problems, passed_over, region_problems
 from tests.appliance_process import ApplianceProcess
+from tests.config.texts import parse
 from tests.fronts import Sections
 
 AUTO, NATIVE, PYTHON = FrontEndKind.AUTO, FrontEndKind.NATIVE, FrontEndKind.PYTHON
@@ -62,7 +63,7 @@ def with_native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config_of(kind: str, text: str = ASKED) -> ApplianceConfig:
-    return parse(f'[frontend]\nkind = "{kind}"\n{text}', "file")
+    return parse(f'[frontend]\nkind = "{kind}"\n{text}')
 
 
 @pytest.mark.usefixtures("without_native")

@@ -225,7 +225,7 @@ class PlanWorld:
     # --- what the agent does
 
     def _do(self, step: Step, killed: bool) -> None:
-        if isinstance(step, do.Transfer):
+        if isinstance(step, do.Fetch):
             assert step.way is not None
             some = self.random.randrange(100) if killed else step.way.size
             before = self.spooled.get(step.way.stream, 0)

@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,10 +18,11 @@ import pytest
 from aiohttp import web
 
 from appliance.domain.digest import digest_of
-from appliance.fleet.documents import Transfer
+from appliance.domain.manifest import INT64_MAX
+from appliance.fleet.documents import STREAM_BYTES_MAX, STREAM_INDEX_BYTES_MAX, Transfer
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer.download import NoSource, fetch
-from appliance.transfer.pieces import PIECE_BYTES, Index, index_of
+from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes, index_of
 from appliance.transfer.source import DirectorySource, HttpSource, Source, SourceFailed, Trouble
 from appliance.transfer.spool import Spool
 
@@ -425,3 +426,40 @@ async def test_a_neighbour_that_lies_keeps_back_nothing_that_comes_over_a_bad_li
                 break
     assert spool.path(WAY).read_bytes() == DATA
     assert went <= len(DATA) + 2 * len(INDEX)
+
+
+class Unasked:
+    """A source of which nothing is to be asked."""
+
+    name = "the controller"
+    over_link = True
+
+    async def index(self, stream: str, index: str, pieces: int) -> bytes:
+        raise AssertionError(f"it was asked for an index of {pieces} pieces")
+
+    def read(self, stream: str, offset: int, size: int) -> AsyncGenerator[bytes, None]:
+        raise AssertionError(f"it was asked for {size} bytes")
+
+
+@pytest.mark.parametrize("size", [STREAM_BYTES_MAX + 1, INT64_MAX])
+async def test_a_size_beyond_all_streams_takes_no_memory_for_its_index(tmp_path: Path, size: int) -> None:
+    """Its index would have up to 2^48 bytes."""
+    way = Transfer(stream="a" * 64, size=size, index="b" * 64)
+    with pytest.raises(NoSource, match=f"a stream of {size} bytes is not fetched"):
+        await fetch(way, [Unasked()], Spool(tmp_path), free)
+    assert not os.listdir(tmp_path)
+
+
+def test_the_largest_stream_has_the_largest_index() -> None:
+    assert index_bytes(STREAM_BYTES_MAX) == STREAM_INDEX_BYTES_MAX
+
+
+def test_an_index_of_another_length_than_the_streams_is_none(tmp_path: Path) -> None:
+    """A bundle may bring one whose digest is right, and which is as long as whoever signed it liked."""
+    spool = Spool(tmp_path)
+    spool.keep_index(WAY, INDEX)
+    assert spool.index(WAY) == INDEX
+    os.truncate(spool.stream_files(WAY.stream)[1], 1 << 40)
+    assert spool.index(WAY) is None
+    spool.keep_index(WAY, INDEX[:-1])
+    assert spool.index(WAY) is None

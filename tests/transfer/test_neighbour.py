@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from appliance.domain.digest import Digests, digests_of_file
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer import neighbour
 from appliance.transfer.download import NoSource, fetch
@@ -96,3 +98,28 @@ async def test_what_is_taken_at_a_time_is_bounded(tmp_path: Path) -> None:
         for each in taken:
             each.close()
         await asyncio.sleep(0)
+
+
+async def test_looking_for_an_index_is_bounded_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All indexes are read for one that is not there, and anybody at the site may ask for it."""
+    looking, go_on = threading.Semaphore(0), threading.Event()
+
+    def look(path: Path) -> Digests:
+        looking.release()
+        assert go_on.wait(60)
+        return digests_of_file(path)
+
+    monkeypatch.setattr(neighbour, "digests_of_file", look)
+    async with offering(filled(tmp_path)) as (url, session):
+        absent = f"{url}{INDEXES}{'a' * 64}"
+        asked = [asyncio.ensure_future(session.get(absent)) for _ in range(neighbour.ANSWERS_MAX)]
+        for _ in asked:
+            assert await asyncio.to_thread(looking.acquire, timeout=60)
+        async with session.get(absent) as answer:
+            assert answer.status == 503
+        async with session.get(f"{url}{INDEXES}none") as answer:
+            assert answer.status == 404
+        go_on.set()
+        assert [(await each).status for each in asked] == [404] * neighbour.ANSWERS_MAX

@@ -24,7 +24,15 @@ from appliance.transfer.apply import apply, blobs_in
 from appliance.transfer.build import Built, build
 from appliance.transfer.pieces import index_of
 from appliance.transfer.planes import add, from_planes, planes, subtract
-from appliance.transfer.stream import REFUSED, Header, Kind, read_header
+from appliance.transfer.stream import (
+    REFUSED,
+    SECTIONS_MAX,
+    Header,
+    Kind,
+    StreamInvalid,
+    decode_header,
+    read_header,
+)
 from tests.transfer.packages import NAMES, make, random_tensors, unpack
 
 MB = 1 << 20
@@ -220,17 +228,71 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, change: Any) -> None:
     assert not (tmp_path / "made.model").exists()
 
 
-def test_a_frame_that_unfolds_to_much_takes_no_memory(tmp_path: Path) -> None:
-    """A header of 32 MiB could come to terabytes."""
-    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 30))
-    (tmp_path / "bad").write_bytes(b"EASTRM01" + len(bomb).to_bytes(4, "little") + bomb)
+def bounded(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The stream ``bad`` applied by a process that may take 400 MiB of memory."""
     program = (
         "import resource, sys; from pathlib import Path; from appliance.transfer.apply import main\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (400 << 20, 400 << 20)); sys.exit(main(sys.argv[1:]))"
     )
-    words = [sys.executable, "-c", program, str(tmp_path / "bad"), str(tmp_path / "made"), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    words = [sys.executable, "-c", program, str(folder / "bad"), str(folder / "made"), str(folder)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_frame_that_unfolds_to_much_takes_no_memory(tmp_path: Path) -> None:
+    """A header of 32 MiB could come to terabytes."""
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 30))
+    (tmp_path / "bad").write_bytes(b"EASTRM01" + len(bomb).to_bytes(4, "little") + bomb)
+    done = bounded(tmp_path)
     assert (done.returncode, done.stderr) == (REFUSED, "")
+
+
+HEAD = b"\x94\xc4\x00\xc4\x00"
+"""Of a header in msgpack: no manifest, no signatures."""
+HALF = SECTIONS_MAX // 2 + 1
+
+
+def content(sections: int) -> bytes:
+    """A content with so many sections, of the fewest bytes that there are."""
+    return (
+        b"\x93\xd9\x40" + b"a" * 64 + b"\x01\xdd" + sections.to_bytes(4, "big") + b"\x92\x00\x00" * sections
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (HEAD + b"\x91" + content(SECTIONS_MAX + 1) + b"\x90", "of length <= "),
+        (HEAD + b"\x92" + content(HALF) * 2 + b"\x90", "has more than"),
+        (HEAD + b"\x91" + content(HALF) + b"\x91" + content(HALF), "has more than"),
+    ],
+    ids=["of one", "of all", "of a base"],
+)
+def test_sections_have_an_end(header: bytes, said: str) -> None:
+    with pytest.raises((msgspec.ValidationError, StreamInvalid), match=said):
+        decode_header(header)
+
+
+def test_a_header_of_nothing_but_sections_takes_no_memory(tmp_path: Path) -> None:
+    """The 40 million of them that go into 128 MiB would take 3.7 GiB."""
+    packed = zstandard.ZstdCompressor().compress(HEAD + b"\x91" + content(40_000_000) + b"\x90")
+    (tmp_path / "bad").write_bytes(b"EASTRM01" + len(packed).to_bytes(4, "little") + packed)
+    done = bounded(tmp_path)
+    assert (done.returncode, done.stderr) == (REFUSED, "")
+
+
+def test_a_package_that_the_disk_has_no_room_for_is_not_begun(tmp_path: Path) -> None:
+    """A copy costs the stream nothing: a small one could fill any disk."""
+    base = make(tmp_path / "1.model", random_tensors(1, {"a": ("float32", (200_000,))}))
+    build(base, base, tmp_path / "stream")
+    blobs = blobs_in(unpack(base, tmp_path / "blobs"))
+    size = base.stat().st_size
+    assert (tmp_path / "stream").stat().st_size < size // 10
+    before = set(os.listdir(tmp_path))
+    with pytest.raises(OSError, match=f"takes {size} bytes while it is made, and {size - 1} are free"):
+        apply(tmp_path / "stream", tmp_path / "made", blobs, lambda folder: size - 1)
+    assert set(os.listdir(tmp_path)) == before
+    apply(tmp_path / "stream", tmp_path / "made", blobs, lambda folder: size)
+    assert (tmp_path / "made").read_bytes() == base.read_bytes()
 
 
 def test_the_child_says_what_is_wrong(tmp_path: Path) -> None:

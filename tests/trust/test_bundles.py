@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from appliance.domain.digest import digest_of
 from appliance.fleet.bundle import INDEX, MEMBERS_MAX, BundleInvalid, Index, Member, SignedIndex, encode
-from appliance.fleet.documents import DOCUMENT_BYTES_MAX
+from appliance.fleet.documents import DOCUMENT_BYTES_MAX, STREAM_BYTES_MAX
 from appliance.package.container import END, header, padding
 from appliance.transfer.bundle_reader import BundleReader
 from appliance.transfer.bundle_writer import Part, index_of, part_of, write_directory, write_file
@@ -204,14 +204,36 @@ def test_a_tar_holds_nothing_but_files(kind: bytes, tmp_path: Path) -> None:
         BundleReader(path)
 
 
-@pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1])
-def test_huge_sizes_take_no_memory(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (STREAM_BYTES_MAX, "is not whole"),
+        (STREAM_BYTES_MAX + 1, "the limit is"),
+        ((1 << 63) - 1, "the limit is"),
+    ],
+)
+def test_huge_sizes_take_no_memory(size: int, said: str, tmp_path: Path) -> None:
     digest = "a" * 64
-    said = index(Member(f"streams/{digest}", size, digest))
+    listed = index(Member(f"streams/{digest}", size, digest))
     path = tmp_path / "bundle"
-    path.write_bytes(tar((f"streams/{digest}", b"x"), index=said))
-    with pytest.raises(BundleInvalid, match="is not whole"):
+    path.write_bytes(tar((f"streams/{digest}", b"x"), index=listed))
+    with pytest.raises(BundleInvalid, match=said):
         BundleReader(path)
+
+
+def test_a_file_that_grows_while_it_is_read_takes_no_more_than_it_was_to(tmp_path: Path) -> None:
+    """A share is somebody else's: it may give bytes without an end."""
+    with BundleReader(written(tmp_path / "bundle", "directory")) as bundle:
+        for member, extra in ((bundle.index.of("root")[0], 1 << 40), (bundle.index.of("stream")[0], 1)):
+            os.truncate(tmp_path / "bundle" / member.path, member.size + extra)
+            with pytest.raises(BundleInvalid, match=f"goes on after its {member.size} bytes"):
+                bundle.read(member)
+
+
+def test_an_index_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    os.truncate(written(tmp_path / "bundle", "directory") / INDEX, 1 << 40)
+    with pytest.raises(BundleInvalid, match="more than the 16777216 bytes"):
+        BundleReader(tmp_path / "bundle")
 
 
 def test_a_tar_that_goes_on_is_refused(tmp_path: Path) -> None:

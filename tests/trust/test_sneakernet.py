@@ -110,6 +110,28 @@ def test_a_box_comes_to_trust_what_was_carried(name: str, tmp_path: Path) -> Non
     assert tree[f"{CARRIED}/indexes/{WAY.index}"] == PIECES
 
 
+class SmallDisk(VolatileDisk):
+    """Has room for all but one byte of what the bundle brings."""
+
+    def free_bytes(self) -> int:
+        """See Folder."""
+        return len(STREAM) + len(PIECES) - 1
+
+
+def test_nothing_is_taken_of_a_bundle_that_the_disk_has_no_room_for(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    trust_file.enrol(disk, FLEET.root)
+    before = disk.tree()
+    with to_boxes(tmp_path / "bundle") as bundle:
+        found = look(bundle, trust_file.load(disk).trusted, DEVICE)
+        with pytest.raises(OSError, match=rf"takes {len(STREAM) + len(PIECES)} bytes, and \d+ are free"):
+            take(bundle, found, Carried(disk), lambda each: trust_file.keep(disk, each), lambda each: None)
+        assert disk.tree() == before
+        Carried(disk).put(f"indexes/{WAY.index}", [PIECES])
+        take(bundle, found, Carried(disk), lambda each: trust_file.keep(disk, each), lambda each: None)
+    assert disk.tree()[f"{CARRIED}/streams/{WAY.stream}"] == STREAM
+
+
 def test_the_agent_takes_over_what_is_wanted_and_clears_away_the_rest(tmp_path: Path) -> None:
     folder = RealFolder(tmp_path)
     carried = Carried(folder)

@@ -11,9 +11,10 @@ from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
 from appliance.domain.energy import cost_text, joules_text
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Series, plot
-from appliance.frontend.http.spoken import spoken_bytes, spoken_count, spoken_rate, spoken_us
+from appliance.frontend.http.spoken import spoken_count, spoken_rate, spoken_us
 from appliance.frontend.http.status_page import REFUSALS, badge, span_of, spoken_workers, trial_text
 from appliance.frontend.http.table import Column, row, table
 from appliance.telemetry.meter import Result
@@ -145,8 +146,8 @@ def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
             yield "Energy of a million rows costs", cost_text(used.cost_per_million)
     yield "In memory", version.residency.replace("_", " ")
     yield "Workers", spoken_workers(version.workers, workers)
-    weights = f", of that weights {spoken_bytes(version.weights_bytes)}" if version.weights_bytes else ""
-    yield "Memory", f"{spoken_bytes(version.memory_bytes)}{weights}" if version.memory_bytes else "–"
+    weights = f", of that weights {bytes_text(version.weights_bytes)}" if version.weights_bytes else ""
+    yield "Memory", f"{bytes_text(version.memory_bytes)}{weights}" if version.memory_bytes else "–"
     causes = ", ".join(f"{cause} {count}" for cause, count in version.restarts.items() if count)
     yield "Workers started again", causes or "0"
     yield "Last load", spoken_us(version.load_ns / 1_000)

@@ -3,16 +3,6 @@
 from __future__ import annotations
 
 
-def spoken_bytes(count: int) -> str:
-    """``count`` bytes for people: 812 B, 4.5 MiB."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{count} B" if unit == "B" else f"{value:.{1 if value < 10 else 0}f} {unit}"
-
-
 def spoken_time(seconds: int) -> str:
     """``seconds`` for people: 3 min 12 s, 4 d 2 h."""
     days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60

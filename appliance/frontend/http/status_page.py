@@ -10,9 +10,10 @@ from urllib.parse import quote
 from appliance.domain.device_reading import DeviceFigures, fault_words, troubles
 from appliance.domain.energy import cost_text, joules_text, watts_text
 from appliance.domain.model import VersionState
+from appliance.domain.quantity import bytes_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Span, sparkline
-from appliance.frontend.http.spoken import spoken_bytes, spoken_rate, spoken_time, spoken_us
+from appliance.frontend.http.spoken import spoken_rate, spoken_time, spoken_us
 from appliance.frontend.http.table import Column, row, table
 from appliance.telemetry.meter import Result, Stage
 from appliance.telemetry.recent import KEPT, PERIOD_S, RecentFigures, Sample
@@ -92,7 +93,7 @@ def _device_cells(figures: DeviceFigures, snapshot: Snapshot) -> tuple[str, ...]
         "–" if used is None else _of_bound(used, device.memory_bytes or 0),
         "–"
         if figures.budget_bytes is None or fault_words(figures.reading)
-        else spoken_bytes(figures.budget_bytes),
+        else bytes_text(figures.budget_bytes),
         str(running),
         "<br>".join(f'<span class="bad">{escape(each)}</span>' for each in troubles(figures.reading))
         or "sound",
@@ -109,18 +110,18 @@ def _tiles(snapshot: Snapshot) -> str:
         ("Workers", str(sum(worker.pid > 0 for worker in status.workers))),
         (
             "Tensor memory",
-            f"{spoken_bytes(status.arena_used_bytes)} of {spoken_bytes(status.arena_limit_bytes)}",
+            f"{bytes_text(status.arena_used_bytes)} of {bytes_text(status.arena_limit_bytes)}",
         ),
         ("Model memory", _of_bound(status.residency.used_bytes, status.residency.budget_bytes)),
     ]
     if store is not None:
         tiles.append(("Store", _of_bound(store.taken_bytes, store.quota_bytes)))
-        tiles.append(("Store's disk", f"{spoken_bytes(store.free_bytes)} free"))
+        tiles.append(("Store's disk", f"{bytes_text(store.free_bytes)} free"))
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
 
 
 def _of_bound(used: int, bound: int) -> str:
-    return spoken_bytes(used) + (f" of {spoken_bytes(bound)}" if 0 < bound < _NO_BUDGET else "")
+    return bytes_text(used) + (f" of {bytes_text(bound)}" if 0 < bound < _NO_BUDGET else "")
 
 
 def model_rows(
@@ -197,7 +198,7 @@ def spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) 
 
 def _spoken_worker(worker: WorkerStatus) -> str:
     """One that has no process yet is told by what it does; how much memory one takes is known a little later."""
-    memory = f" ({spoken_bytes(worker.memory_bytes)})" if worker.memory_bytes else ""
+    memory = f" ({bytes_text(worker.memory_bytes)})" if worker.memory_bytes else ""
     return f"{worker.pid}{memory}" if worker.pid else worker.state
 
 

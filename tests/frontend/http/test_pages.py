@@ -24,7 +24,7 @@ from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
-from appliance.frontend.http.spoken import spoken_bytes, spoken_time
+from appliance.frontend.http.spoken import spoken_time
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
 from appliance.telemetry.meter import Result
 from appliance.telemetry.notices import notices
@@ -115,7 +115,7 @@ def test_every_version_has_a_row_with_its_figures_its_trial_and_its_reason() -> 
     assert (shown["Refused"], shown["Failed"]) == ("3", "1")
     assert (shown["p50"], shown["p99"]) == ("875 \u00b5s", "10.00 s")
     assert (shown["Queued"], shown["Running"], shown["Batch"]) == ("5", "2", "3.00")
-    assert shown["Worker (memory)"] == "4711 (30 MiB), starting"
+    assert shown["Worker (memory)"] == "4711 (30.0 MiB), starting"
     assert trial == [
         "On trial (canary): gets 10 % of the requests; 34 answered, 0 failed; held against version 1"
     ]
@@ -165,7 +165,7 @@ def test_a_model_has_its_memory_golden_result_artefacts_and_history() -> None:
     history = [replace(CHANGE, at_ms=number * 1_000) for number in range(30)]
     store = made_up_store()
     text = _model_page(replace(_snapshot(), store=store), "busy", RecentFigures(), history)
-    assert "<dd>30 MiB, of that weights 20 MiB</dd>" in text
+    assert "<dd>30.0 MiB, of that weights 20.0 MiB</dd>" in text
     assert "<dd>5 cases: all as promised</dd>" in text
     assert "<dt>Packed form since</dt><dd>2023-11-14 22:28:20Z</dd>" in text
     assert "<dd>died 2</dd>" in text
@@ -215,7 +215,7 @@ def test_draining_and_what_is_wrong_stand_above_all() -> None:
 
 
 def test_the_memory_of_models_is_told() -> None:
-    assert "<dd>812 MiB of 3.0 GiB</dd>" in _page()
+    assert "<dd>812.0 MiB of 3.0 GiB</dd>" in _page()
     unbound = replace(made_up_status(), residency=ResidencyFigures(budget_bytes=1 << 62, used_bytes=1 << 20))
     assert "<dd>1.0 MiB</dd>" in _page(_snapshot(unbound))
 
@@ -249,14 +249,6 @@ def test_the_policy_admits_exactly_this_style_and_this_script() -> None:
         assert f"{tag}-src 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (30 << 20, "30 MiB"), (5 << 50, "5120 TiB")],
-)
-def test_bytes_for_people(count: int, text: str) -> None:
-    assert spoken_bytes(count) == text
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from appliance import configuration
 from appliance.cli.config import as_toml
-from appliance.config import loading
 from appliance.config.quotas import ClientQuota
 from appliance.domain.errors import ConfigInvalid
+from tests.config.texts import parse
 
 EVERYTHING = """
 models = "MODELS"
@@ -77,7 +77,7 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     config = configuration.load(path)
     assert config.quotas.clients["10.0.0.1"] == ClientQuota(requests_per_s=30.0, burst=60)
     shown = as_toml(config)
-    assert loading.parse(shown, "shown") == config
+    assert parse(shown) == config
 
 
 def test_what_is_wrong_elsewhere_keeps_nobody_from_new_quotas(tmp_path: Path) -> None:
