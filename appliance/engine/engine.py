@@ -324,7 +324,7 @@ class Engine:
             workers=self._worker_statuses(),
             queued_requests=scheduled.queued + parked.total(),
             queued_bytes=scheduled.queued_bytes,
-            batch_keys=len(scheduled.batch_keys),
+            batch_keys=scheduled.batch_keys,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.leases.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
