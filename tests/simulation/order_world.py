@@ -49,6 +49,7 @@ from tests.domain.sample import make_version
 from tests.simulation.order_book import OrderBook
 from tests.simulation.rollout_world import CRASHES, FAILS, REFUSED, SOUND, RolloutWorld
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 NAME = "m"
 MS = 1_000_000
@@ -304,7 +305,7 @@ class OrderWorld(RolloutWorld):
         if not self.book.installed:
             self.fates[digest] = SOUND
         with open_store(self.state, BACKGROUND) as store:
-            store.install(package, want=want, now_ms=self.wall_ms())
+            install(store, package, want=want, now_ms=self.wall_ms())
         self._next += 1
         self.log.append(f"install {number} {want} {self.fates[digest]} {self.run_ns[digest]}")
         self.book.install(number, want=want, sound=self.fates[digest] == SOUND, run_ns=self.run_ns[digest])
