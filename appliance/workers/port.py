@@ -114,16 +114,16 @@ class LoadWish(NamedTuple):
     ``urgent``: in the normal classes even so, because a person waits for it, perhaps on a box that has nothing idle.
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
-    no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
-    they have any, beside the loading. ``tell``: say on the way how far it is, for people. ``room_bytes`` is what its
-    session may take of a device with memory of its own; 0: what there is.
+    no seeds; of no effect on weights inside the model file. ``tell``: say on the way how far it is, for people.
+    ``room_bytes`` is what its session may take of a device with memory of its own; 0: what there is.
+
+    Weights are held against their digests, where they have any, beside the loading.
     """
 
     background: bool = False
     urgent: bool = False
     assess: bool = False
     quick: bool = False
-    verify: bool = True
     tell: bool = False
     room_bytes: int = 0
 
@@ -394,9 +394,9 @@ class WorkerPort(Protocol):
         """Let the weights of a loaded model leave memory: WeightsEvicted follows. The caller sends no batches for it
         until they have been paged in again; one that runs all the same is only slow."""
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
-        """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. ``verify``: hold each
-        4 MiB against its digest beside the reading, where there are digests."""
+    def page_in(self, worker: int, model: int) -> None:
+        """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. Each 4 MiB are held
+        against their digest beside the reading, where there are digests: a disk that rots must not answer."""
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``

@@ -101,7 +101,7 @@ STATES: tuple[Callable[[], PendingReplies], ...] = (
     _running,
     _fetching,
     _aside(EvictWeights(MODEL)),
-    _aside(PageIn(MODEL, True)),
+    _aside(PageIn(MODEL)),
     _aside(Build(MODEL, VERSION)),
 )
 ANSWERS: tuple[FromWorker, ...] = (

@@ -127,7 +127,7 @@ class ScriptedWorkers(WithoutMemory):
         self._evict[worker].add(model)
         self._beside(worker, model, MS, lambda: self._emit(port.WeightsEvicted(worker, model, MS)))
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int) -> None:
         assert worker in self._queues, "page-in for a worker that does not live"
         assert model in self._holds[worker], "page-in for a model the worker does not hold"
 

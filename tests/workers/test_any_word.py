@@ -101,7 +101,7 @@ WORDS = (
     ),
     Word((Fetch(TICKET, 4096, 128),), Fetched(WORKER, FAILED)),
     Word((EvictWeights(MODEL),), WeightsEvicted(WORKER, MODEL, 5)),
-    Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, 7, 8, "why")),
+    Word((PageIn(MODEL),), WeightsPagedIn(WORKER, MODEL, 7, 8, "why")),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED[:1])),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, "", 0, 8, "no room", True)),
@@ -124,7 +124,7 @@ BOUNDS = (
     Word(
         (Load(MODEL, VERSION, TOLD),), ModelProgress(WORKER, MODEL, LoadStage.READING, BYTES_MAX, BYTES_MAX)
     ),
-    Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, None)),
+    Word((PageIn(MODEL),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 0, 0, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED)),
 )

@@ -111,7 +111,7 @@ SAMPLES: list[Message] = [
     Load(1, VERSION, LoadWish(background=True)),
     Load(1, VERSION, LoadWish(room_bytes=1 << 40)),
     EvictWeights(1),
-    PageIn(1, True),
+    PageIn(1),
     Build(1, VERSION),
     Unload(1),
     Run(1, 2, (ITEM, ITEM)),

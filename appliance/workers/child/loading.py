@@ -365,14 +365,14 @@ def _arrival(file: WeightsFile | None, manner: _Manner) -> WeightsArrival:
     if file is None:
         report.begin(LoadStage.SESSION)
     if manner.wish.early:  # it may be loaded before all is read
-        return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower)
+        return WeightsArrival(file, begin=manner.lower)
 
     def progress(done_bytes: int) -> None:
         report.read(done_bytes, size)
         if done_bytes >= size:
             report.begin(LoadStage.SESSION)
 
-    return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
+    return WeightsArrival(file, begin=manner.lower, progress=progress)
 
 
 def in_thread(do: Callable[[], Result]) -> Result:

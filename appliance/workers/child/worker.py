@@ -309,7 +309,7 @@ class Worker:
             if loaded is None:
                 failure = "the model is not loaded"
             elif weights is not None:
-                weights.page_in(verify=asked.verify)
+                weights.page_in(verify=True)
                 nbytes = weights.nbytes
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure = _reason("the weights", problem)

@@ -170,8 +170,7 @@ class PendingReplies:
         line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
-            page_in = PageIn(load.model, load.wish.verify)
-            self._background.append(_Owed(page_in, None, 2 * load_timeout_ns, load))
+            self._background.append(_Owed(PageIn(load.model), None, 2 * load_timeout_ns, load))
 
     def expect_background(self, asked: BackgroundTask, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
