@@ -5,6 +5,7 @@ that rollouts look at. Changes nothing. Owner: the rollouts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from appliance.core.rollout.attempt import key_of
 from appliance.core.rollout.retries import tries_left
@@ -19,41 +20,29 @@ from appliance.engine.versions.wording import Said
 from appliance.telemetry.snapshot import SwapFigures, VersionStatus
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReport:
-    """Asks ``core`` what it decided, and the others what came of that."""
+    """Asks ``core`` what it decided, and the others what came of that. ``memory`` None: nothing is in memory yet."""
 
-    def __init__(
-        self,
-        *,
-        core: Rollout,
-        routes: Routes,
-        groups: InstanceGroups,
-        traffic: Traffic,
-        recorder: Recorder,
-    ) -> None:
-        self._core = core
-        self._routes = routes
-        self._groups = groups
-        self._traffic = traffic
-        self._recorder = recorder
-        self._memory: MemoryPort | None = None
-
-    def use(self, memory: MemoryPort) -> None:
-        """Ask ``memory`` from now on."""
-        self._memory = memory
+    core: Rollout
+    routes: Routes
+    groups: InstanceGroups
+    traffic: Traffic
+    recorder: Recorder
+    memory: MemoryPort | None
 
     def said(self) -> dict[int, Said]:
         """What there is to say of each version, by its id."""
-        registry = self._core.registry
-        return {served.id: said_of(served, registry) for served in self._routes.all()}
+        registry = self.core.registry
+        return {served.id: said_of(served, registry) for served in self.routes.all()}
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""
-        return self._traffic.headers(self._core.trials.splits)
+        return self.traffic.headers(self.core.trials.splits)
 
     def figures(self) -> SwapFigures:
         """For people, as of now."""
-        return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
+        return self.recorder.figures(self.traffic.taken(self.core.trials.splits))
 
     def version_statuses(
         self, queued: Mapping[int, int], running: Mapping[int, int], held: Mapping[int, int]
@@ -67,11 +56,11 @@ class RolloutReport:
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 held_clients=held.get(served.id, 0),
-                workers=self._groups.holders(served),
-                memory=self._memory.memory_of(served) if self._memory is not None else (0, 0),
-                trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
-                tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
-                next_try_ms=self._core.retries.next_try_ms(served.version),
+                workers=self.groups.holders(served),
+                memory=self.memory.memory_of(served) if self.memory is not None else (0, 0),
+                trial=self.traffic.status(self.core.trials.attempts.get(served.id)),
+                tries_left=tries_left(self.recorder.standing(key_of(served.version)), self.core.config),
+                next_try_ms=self.core.retries.next_try_ms(served.version),
             )
-            for served in self._routes.all()
+            for served in self.routes.all()
         )

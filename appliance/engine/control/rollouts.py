@@ -60,8 +60,7 @@ class RolloutTerms:
 
 
 class Rollouts:
-    """``served`` are the versions that are here, by id: each that has, or is to get, a worker. Only this changes it.
-    ``report`` is what there is to tell of them."""
+    """``served`` are the versions that are here, by id: each that has, or is to get, a worker. Only this changes it."""
 
     def __init__(
         self,
@@ -103,13 +102,6 @@ class Rollouts:
             pace=shell.pace,
         )
         self._traffic = Traffic(self._served, self._recorder)
-        self.report = RolloutReport(
-            core=self._core,
-            routes=routes,
-            groups=self._groups,
-            traffic=self._traffic,
-            recorder=self._recorder,
-        )
         self._told: deque[told.Event] = deque()
         self._busy = False
 
@@ -117,7 +109,6 @@ class Rollouts:
         """Ask ``memory`` from now on."""
         self._memory = memory
         self._groups.use(memory)
-        self.report.use(memory)
 
     # --- the core
 
@@ -446,6 +437,18 @@ class Rollouts:
         self._groups.stop_all()
 
     # --- what others ask
+
+    @property
+    def report(self) -> RolloutReport:
+        """What there is to tell of versions, as of now."""
+        return RolloutReport(
+            core=self._core,
+            routes=self._routes,
+            groups=self._groups,
+            traffic=self._traffic,
+            recorder=self._recorder,
+            memory=self._memory,
+        )
 
     @property
     def groups(self) -> InstanceGroups:
