@@ -25,13 +25,13 @@ from appliance.domain.errors import (
 )
 from appliance.package.servable import check_servable
 from appliance.package.trust import vouched
+from appliance.process.life import die_with_parent
 from appliance.store.installation import InstallRequest
 from appliance.store.layout import view_root
 from appliance.store.writer import StoreWriter, open_store
 from appliance.sync.arrivals import arrival
 from appliance.sync.plan import Install, Reason, StartTrial, StopTrial, Uninstall, Want
 from appliance.sync.step_order import HELD, Outcome, StepOrder, decode, encode
-from appliance.workers.confinement import die_with_parent
 
 
 def perform(order: StepOrder) -> Outcome:

@@ -23,6 +23,8 @@ from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
+from appliance.process.memory import private_bytes
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
     Packer,
@@ -43,7 +45,6 @@ from appliance.workers.child.measurement import PASSES_MIN, assess, measure_pass
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
 from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
-from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
@@ -54,7 +55,6 @@ from appliance.workers.port import (
     LoadWish,
     ModelLoaded,
 )
-from appliance.workers.priority import yield_disk, yield_processor
 
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000
