@@ -2,7 +2,7 @@
 workers say of it, and what cannot be in memory as it is configured.
 
 Weights lie in a file of their own and come with the digests of their pieces where their package was installed; nothing
-else can be verified. A load verifies always, a page-in where it was asked to. Owner: the model cache.
+else can be verified. Loads and page-ins verify always. Owner: the model cache.
 """
 
 from __future__ import annotations
