@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import SideBySide
 from appliance.workers.settings import WorkerSettings
-from appliance.workers.side_by_side import SideBySide
 
 Shape = tuple[int, ...]
 
@@ -153,33 +154,6 @@ class LoadStage(Enum):
     MEASURING = "measuring"
     BUILDING = "building"
     """Of a packed form, which is no load: parts of a hundred in the place of bytes."""
-
-
-class Deviation(NamedTuple):
-    """How far off the golden answers an output was at most, over all cases; ``relative`` to the right value."""
-
-    output: str
-    absolute: float
-    relative: float
-
-
-class Assessment(NamedTuple):
-    """What a version proved. ``worst`` per output of the ``cases`` golden cases. ``p50_ns`` and ``p99_ns`` of ``runs``
-    runs of ``rows`` rows on the normal processor class; all 0 when nothing could be run. ``promised_ns`` is what its
-    golden set promises of the latter and was not kept; 0: nothing is, or it was."""
-
-    cases: int
-    worst: tuple[Deviation, ...]
-    rows: int
-    runs: int
-    p50_ns: int
-    p99_ns: int
-    promised_ns: int
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a promise was not kept."""
-        return self.promised_ns > 0
 
 
 # --- events, given to the ``on_event`` callback in the order in which they happened

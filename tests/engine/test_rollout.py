@@ -15,11 +15,11 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import EngineSlower, LoadRefused, NotCounted, ServesAgain
 from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Artifact, Version
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import WeightsFile
+from appliance.domain.side_by_side import SideBySide
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import remark_text
-from appliance.workers.port import Assessment
-from appliance.workers.side_by_side import SideBySide
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
 

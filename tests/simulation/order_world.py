@@ -35,6 +35,7 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
+from appliance.domain.assessment import Assessment
 from appliance.domain.errors import ApplianceError
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.versions.record_files import FileRecords
@@ -44,7 +45,6 @@ from appliance.sources.store import StoreSource
 from appliance.store.catalog import InstalledVersion
 from appliance.store.running import RunningVersion
 from appliance.store.writer import open_store
-from appliance.workers.port import Assessment
 from tests.domain.sample import make_version
 from tests.simulation.order_book import OrderBook
 from tests.simulation.rollout_world import CRASHES, FAILS, REFUSED, SOUND, RolloutWorld

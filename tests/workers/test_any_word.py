@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.side_by_side import SIZES_MAX, SideBySide
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BYTES_MAX, COUNT_MAX, SLACK_NS
 from appliance.workers.daemon.process import WorkerProcess
@@ -31,8 +33,6 @@ from appliance.workers.messages import (
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -51,7 +51,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.workers.bench import fake
 
 WORKER, MODEL, BATCH, TICKET = 7, 3, 11, 50

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.model import (
     Batching,
     FormRoom,
@@ -21,6 +22,7 @@ from appliance.domain.model import (
     WarmupInput,
     WeightsFile,
 )
+from appliance.domain.side_by_side import SideBySide
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers import messages
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
@@ -50,8 +52,6 @@ from appliance.workers.messages import (
     encode,
 )
 from appliance.workers.port import (
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -72,7 +72,6 @@ from appliance.workers.port import (
     WeightsPagedIn,
 )
 from appliance.workers.settings import WorkerSettings
-from appliance.workers.side_by_side import SideBySide
 
 KIND_OF_LOADED = encode(ModelLoaded(1, 1, (), 1, 1))[2]
 EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE

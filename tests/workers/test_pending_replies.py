@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import (
     JUDGED_MAX,
@@ -17,8 +18,6 @@ from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, Pa
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,

@@ -34,7 +34,7 @@ from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Artifact, Version, VersionSpec
-from appliance.workers.side_by_side import SideBySide
+from appliance.domain.side_by_side import SideBySide
 
 
 class Succession:

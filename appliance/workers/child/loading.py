@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
@@ -46,15 +47,7 @@ from appliance.workers.child.proof import Golden, open_golden, run_golden, run_w
 from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
 from appliance.workers.messages import Load
-from appliance.workers.port import (
-    REASON_CHARACTERS_MAX,
-    Assessment,
-    Deviation,
-    FormVerdict,
-    LoadStage,
-    LoadWish,
-    ModelLoaded,
-)
+from appliance.workers.port import REASON_CHARACTERS_MAX, FormVerdict, LoadStage, LoadWish, ModelLoaded
 
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000
