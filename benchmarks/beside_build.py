@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from appliance.frontend.grpc.wire_pb import inference_pb2
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.vendor import Library
-from appliance.workers.priority import yield_disk, yield_processor
 from benchmarks.clients import Offer, run_load
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess

@@ -16,10 +16,10 @@ import numpy as np
 
 from appliance.domain.digest import digest_of
 from appliance.domain.model import ModelVersion
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.runtimes.runtime import ENGINE_FILE, RuntimeSettings
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.tools.variants.conversion import make_variant
-from appliance.workers.priority import yield_disk, yield_processor
 from benchmarks.gpu_models import PICTURE
 
 CALIBRATION = 4

@@ -7,10 +7,13 @@ Rounds are interleaved: each takes one sample of every way, on the same file, fr
 import contextlib
 import mmap
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.runtimes.weights import MappedWeights, find_mapped
 from appliance.workers.forms import WEIGHTS_FILE
 from appliance.workers.port import LoadWish
 from benchmarks.models import ModelsUnavailable
@@ -101,8 +104,8 @@ class Forks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageIns:
-    """A packed session whose weights leave and come back, with and without verification: a transformer of so many
-    ``megabytes``, or the embedding model."""
+    """A packed session whose weights leave and come back, verified as always, and the same pages in this process
+    without that: a transformer of so many ``megabytes``, or the embedding model."""
 
     megabytes: int
     embedding: bool = False
@@ -138,15 +141,17 @@ class PageIns:
         self, pool: TimedPool, worker: int, version: ModelVersion, path: str, nbytes: int, samples: Samples
     ) -> None:
         read_raw(path, nbytes, self._setting, samples)
-        for verify, metric in ((False, "time"), (True, "time, verified")):
-            samples.add(EVICTED, self._setting, "evict", "ms", pool.evict_weights(worker))
+        with _mapped_here(path) as mapped:
             make_cold(path)
-            samples.add(EVICTED, self._setting, metric, "ms", pool.page_in(worker, verify=verify))
+            samples.add(EVICTED, self._setting, "time", "ms", _page_in_ms(mapped))
+            mapped.evict_weights()
+            make_cold(path)
+            samples.add(EVICTED, self._setting, "time, verified", "ms", pool.page_in(worker))
             samples.add(EVICTED, self._setting, "run", "ms", pool.run(worker, version))
-        with Path(path).open("rb") as keeper, contextlib.closing(_Held(keeper.fileno(), nbytes)):
-            pool.evict_weights(worker)
-            samples.add(EVICTED, self._setting, "warm page-in", "ms", pool.page_in(worker, verify=False))
-            pool.evict_weights(worker)
+            samples.add(EVICTED, self._setting, "evict", "ms", pool.evict_weights(worker))
+            with Path(path).open("rb") as keeper, contextlib.closing(_Held(keeper.fileno(), nbytes)):
+                samples.add(EVICTED, self._setting, "warm page-in", "ms", _page_in_ms(mapped))
+                mapped.evict_weights()
 
     @property
     def _setting(self) -> str:
@@ -177,6 +182,25 @@ class PageIns:
         )
 
 
+@contextlib.contextmanager
+def _mapped_here(path: str) -> Iterator[MappedWeights]:
+    """A file that this process has mapped as a session does, evicted and without digests: for what its pages alone
+    take."""
+    file = WeightsFile(path=path, size=Path(path).stat().st_size, digest="", pieces=())
+    with Path(path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ):
+        mapped = find_mapped(file)
+        assert mapped is not None, "it was just mapped"
+        with contextlib.closing(mapped):
+            mapped.evict_weights()
+            yield mapped
+
+
+def _page_in_ms(mapped: MappedWeights) -> float:
+    begin = time.perf_counter()
+    mapped.page_in(verify=False)
+    return (time.perf_counter() - begin) * 1e3
+
+
 class _Held:
     """Keeps pages of a file in the page cache, mapped, while it is open."""
 
@@ -203,11 +227,12 @@ class ColdStarts:
         if version.weights is None:
             return samples, ()
         path, setting = version.weights.path, f"{self.megabytes} MB, quick"
+        without_digests = replace(version, weights=replace(version.weights, pieces=()))
         with timed_pool() as pool, samples.watching_others():
             for _ in range(rounds_of(bench)):
                 read_raw(path, version.weights.size, setting, samples)
-                for verify, metric in ((False, ""), (True, ", verified")):
-                    self._start(pool, version, path, setting, verify, metric, samples)
+                self._start(pool, without_digests, path, setting, "", samples)
+                self._start(pool, version, path, setting, ", verified", samples)
         raw = best_raw(samples, setting)
         first = samples.median(COLD, setting, "create and first answer")
         run = samples.median(COLD, setting, "run")
@@ -226,13 +251,12 @@ class ColdStarts:
         version: ModelVersion,
         path: str,
         setting: str,
-        verify: bool,
         metric: str,
         samples: Samples,
     ) -> None:
         worker, _ = pool.start()
         make_cold(path)
-        _, load_ms = pool.load(worker, version, QUICK._replace(verify=verify))
+        _, load_ms = pool.load(worker, version, QUICK)
         answer_ms = pool.run(worker, version)
         samples.add(COLD, setting, f"create{metric}", "ms", load_ms)
         pool.arrived()

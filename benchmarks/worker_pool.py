@@ -82,8 +82,8 @@ class TimedPool:
     def evict_weights(self, worker: int) -> float:
         return self._timed(WeightsEvicted, lambda: self._pool.evict_weights(worker, MODEL))[1]
 
-    def page_in(self, worker: int, *, verify: bool) -> float:
-        filled, took = self._timed(WeightsPagedIn, lambda: self._pool.page_in(worker, MODEL, verify))
+    def page_in(self, worker: int) -> float:
+        filled, took = self._timed(WeightsPagedIn, lambda: self._pool.page_in(worker, MODEL))
         if filled.failure:
             raise PoolFailed(filled.failure)
         return took

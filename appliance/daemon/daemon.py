@@ -37,6 +37,7 @@ from appliance.frontend.listening.sockets import (
 )
 from appliance.frontend.port import Bound
 from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
+from appliance.process.priority import SHORT_TURN_NS, take_turns
 from appliance.repository.directory import RepositoryScan
 from appliance.runtimes.distributions import clash
 from appliance.telemetry.log import LogControl, configure
@@ -44,7 +45,6 @@ from appliance.telemetry.notify import notify
 from appliance.workers.jail.cgroup import move_to_leaf
 from appliance.workers.jail.entry import close_memory
 from appliance.workers.jail.support import kernel_support
-from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
 EXIT_OK = 0
 EXIT_OPERATOR = 2

@@ -57,6 +57,7 @@ from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing
 from appliance.maintenance.store_figures import store_figures
+from appliance.process.memory import MemorySamples, free_bytes, memory_bytes
 from appliance.reconciler.reconciler import Reconciler
 from appliance.runtimes.auto_device import AutoDevice, settled
 from appliance.sources.directory import DirectorySource
@@ -75,7 +76,6 @@ from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.user import workers_user
-from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
 from appliance.workers.port import PoolEvent
 from appliance.workers.seal import driver_changed
 from appliance.workers.settings import WorkerTerms

@@ -293,7 +293,7 @@ class Engine:
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """See EnginePort."""
-        return self._routes.index(ready_only, self._rollouts.said())
+        return self._routes.index(ready_only, self._rollouts.report.said())
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """See EnginePort."""
@@ -315,7 +315,7 @@ class Engine:
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
         queued, held = parked + Counter(scheduled.queued_by_model), self._turn.crashes.held_clients()
-        versions = self._rollouts.version_statuses(queued, running, held)
+        versions = self._rollouts.report.version_statuses(queued, running, held)
         return EngineStatus(
             now_ns=self._shell.clock(),
             started_ns=self._started_ns,
@@ -324,12 +324,12 @@ class Engine:
             workers=self._worker_statuses(),
             queued_requests=scheduled.queued + parked.total(),
             queued_bytes=scheduled.queued_bytes,
-            batch_keys=len(scheduled.batch_keys),
+            batch_keys=scheduled.batch_keys,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.leases.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
             slots=self.leases.slots(),
-            swaps=self._rollouts.figures(),
+            swaps=self._rollouts.report.figures(),
             residency=self._cache.figures(),
         )
 
@@ -453,7 +453,7 @@ class Engine:
         self._announced_generation = self._routes.generation
         self._cache.look(now_ns)
         self._rollouts.look(now_ns)
-        self._wanted_headers = self._rollouts.headers()
+        self._wanted_headers = self._rollouts.report.headers()
         self._settled_once = self._settled_once or self._rollouts.settled
         for changed in tuple(self._watchers):
             changed()

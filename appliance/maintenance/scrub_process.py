@@ -12,9 +12,9 @@ from pathlib import Path
 
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
+from appliance.process.life import die_with_parent, ignore_terminal_signals, rename
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.store.scrub import Scrub
-from appliance.workers.confinement import die_with_parent, ignore_terminal_signals, rename
-from appliance.workers.priority import yield_disk, yield_processor
 
 
 def main(arguments: list[str]) -> int:

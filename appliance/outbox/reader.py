@@ -65,9 +65,8 @@ class OutboxReader:
 
     def acknowledge(self, epoch: str, end: int) -> None:
         """The receiver has all of ``epoch`` before the number ``end``, on its disk."""
-        self.cursor = Cursor(
-            epoch, end
-        )  # also where it cannot be noted: the producer may see it all the same
+        # Also where it cannot be noted: the producer may see it all the same.
+        self.cursor = Cursor(epoch, end)
         if self.cursor != self._noted:
             write_cursor(self._folder, self.cursor)
             self._noted = self.cursor

@@ -21,9 +21,9 @@ from inotify_simple import INotify, flags
 
 from appliance.config.repository import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
+from appliance.process.priority import USUAL_TURN_NS, take_turns
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.source import Look, Source
-from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 T = TypeVar("T")
 

@@ -74,9 +74,8 @@ def check_spared(catalog: Catalog, name: str, number: int, served: Collection[in
     _version(model, number)
     if model.wanted in (0, number) or number not in served:
         return
-    way = {model.wanted, *model.wanted_before} - {
-        number
-    }  # what was gone back from does not stand in for others
+    # What was gone back from does not stand in for others.
+    way = {model.wanted, *model.wanted_before} - {number}
     if not way.isdisjoint(served):
         return
     raise StoreRefused(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +19,6 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import (
     ApplianceError,
     BlobMismatch,
-    PackageInvalid,
-    Problem,
     StoreUnavailable,
 )
 from appliance.durable import (
@@ -34,13 +32,14 @@ from appliance.durable import (
     sync_name,
 )
 from appliance.store import edits
-from appliance.store.blobs import BlobShelf, Progress, unnoticed
+from appliance.store.blobs import BlobShelf, Progress
 from appliance.store.catalog import Catalog, HandAct, Hold, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
 from appliance.store.catalog_file import check_may_begin
 from appliance.store.census import Census, Coming, Garbage
 from appliance.store.eviction import Lacking, Leaving
 from appliance.store.incoming import UNSIGNED, IncomingPackage
+from appliance.store.installation import InstallAttempt, Installed, InstallRequest
 from appliance.store.layout import (
     BLOBS,
     CATALOG,
@@ -55,67 +54,11 @@ from appliance.store.views import FormShelf, ViewShelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """What an install came to. ``changed`` is False when everything was there and right already. Packed forms that
-    were ``evicted_forms`` are named by their versions, "" where that is not installed."""
-
-    name: str
-    version: int
-    digest: str
-    changed: bool
-    written_bytes: int
-    evicted: tuple[str, ...] = ()
-    evicted_forms: tuple[str, ...] = ()
-
-
-def eviction_words(versions: Collection[str], forms: Collection[str]) -> tuple[str, ...]:
-    """What left to make room, for people: versions, and packed forms by the versions that they are of ("": of none
-    here); nothing where nothing did."""
-    words = []
-    if versions:
-        words.append(f"evicted to make room: {', '.join(versions)}")
-    if forms:
-        of = sorted({key for key in forms if key}) or ["what is not installed any more"]
-        words.append(f"packed forms removed to make room: those of {', '.join(of)}")
-    return tuple(words)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
     """A person who changes the store: what he does to a model is held."""
 
     who: str
     now_ms: int
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """How far the install of ``key`` is: what it evicted, whether what it brought has to go if it fails (``tidy``), and
-    whether the catalog names the version (``done``); ``needed_bytes`` are what is missing of it. One that fails does
-    not keep to itself what is changed."""
-
-    key: str
-    evicted: list[str] = field(default_factory=list)
-    evicted_forms: list[str] = field(default_factory=list)
-    tidy: bool = False
-    done: bool = False
-    needed_bytes: int = 0
-
-    @property
-    def doing(self) -> str:
-        return f"make room for {self.key}" if self.done else f"install {self.key}"
-
-    def note(self, leaving: Leaving) -> None:
-        """Versions have left the catalog."""
-        self.evicted += (f"{each.name}/{each.version}" for each in leaving.versions)
-
-    def own_up(self, error: ApplianceError) -> None:
-        """Have ``error`` tell what is changed, too; among problems of a package as one of its own."""
-        words = [f"{self.key} is installed"] if self.done else []
-        if said := "; ".join((*words, *eviction_words(self.evicted, self.evicted_forms))):
-            error.args = (f"{error}; {said}", *error.args[1:])
-            if isinstance(error, PackageInvalid):
-                error.problems = (*error.problems, Problem(file=self.key, key="", text=said))
 
 
 class StoreWriter:
@@ -169,55 +112,21 @@ class StoreWriter:
     def _has_blobs(self, version: InstalledVersion) -> bool:
         return not any(self._blobs.misfit(file.digest, file.size) for file in version.files)
 
-    def install(
-        self,
-        arrival: IncomingPackage,
-        *,
-        want: bool,
-        now_ms: int,
-        downgrade: bool = False,
-        interface_change: bool = False,
-        progress: Progress = unnoticed,
-        accept: Callable[[str], None] = lambda digest: None,
-    ) -> Installed:
-        """Have the package's version installed, and wanted if ``want``. One that is older than what was ever wanted of
-        its model takes a ``downgrade``, one along with which clients change an ``interface_change``; one below the
-        minimum of a signed package is not made wanted at all. Blobs that are there are read and compared, damaged ones
-        replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not name it yet;
-        what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of the catalog
-        that brings the version; errors after somebody left say who.
+    def install(self, request: InstallRequest) -> Installed:
+        """Have a version installed. Blobs that are there are read and compared, damaged ones replaced. Who has to leave
+        leaves with the change of the catalog that brings the version; errors after somebody left say who.
         Raises StoreRefused, StoreFull, StoreUnavailable, PackageInvalid, BlobMismatch."""
-        name = arrival.manifest.name
-        version = self._better(name, arrival.version(now_ms))
-        # What cannot be is refused before anything is done.
-        known = edits.with_version(self.catalog, name, version, arrival.minimum)
-        if not downgrade:
-            edits.check_install(self.catalog, name, version, want=want)
-        if want:
-            edits.wanting(known, name, version.version, now_ms)
-        coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)
+        coming, before = self._coming(request), self.catalog
+        name, version = coming.name, coming.version
+        attempt = InstallAttempt(request.package.manifest.key)
         with self._telling(attempt):
             self._begin()
-            whole = self._whole(version, progress)
-            attempt.needed_bytes = sum(file.size for file in version.files if file.digest not in whole)
-            attempt.tidy = self._make_room(coming, whole, attempt)
-            written = self._take_in(arrival, version, whole, progress)
-            mended = self._views.ensure(version)
-            if written:
-                self._mend_views()
+            written, mended = self._bring(request, coming, attempt)
             attempt.tidy = True
-            accept(version.digest)
+            request.accept(version.digest)
             leaving = self._outgrown(coming, bool(written))
             attempt.tidy = False
-            catalog = edits.with_version(_without(self.catalog, leaving), name, version, arrival.minimum)
-            if arrival.managed and self.catalog.model(name) is None:
-                catalog = edits.brought(catalog, name)
-            if want:
-                catalog = edits.wanting(
-                    catalog, name, version.version, now_ms, interface_change=interface_change
-                )
-                catalog = self._held(catalog, name, HandAct.INSTALL, version.version)
-            installed = self.catalog
+            catalog, installed = self._catalog_with(request, coming, leaving), self.catalog
             self._commit(catalog, again=bool(written or mended))
             attempt.done = True
             self._remove(leaving, installed, attempt)
@@ -231,8 +140,45 @@ class StoreWriter:
             evicted_forms=tuple(attempt.evicted_forms),
         )
 
+    def _coming(self, request: InstallRequest) -> Coming:
+        """What is to be installed. What cannot be is refused here, before anything is done."""
+        package, now_ms = request.package, request.now_ms
+        name = package.manifest.name
+        version = self._better(name, package.version(now_ms))
+        known = edits.with_version(self.catalog, name, version, package.minimum)
+        if not request.downgrade:
+            edits.check_install(self.catalog, name, version, want=request.want)
+        if request.want:
+            edits.wanting(known, name, version.version, now_ms)
+        return Coming(name, version, now_ms)
+
+    def _bring(self, request: InstallRequest, coming: Coming, attempt: InstallAttempt) -> tuple[int, bool]:
+        """Have its blobs and its view there; gives the bytes that were written, and whether the view was mended."""
+        version, progress = coming.version, request.progress
+        whole = self._whole(version, progress)
+        attempt.needed_bytes = sum(file.size for file in version.files if file.digest not in whole)
+        attempt.tidy = self._make_room(coming, whole, attempt)
+        written = self._take_in(request.package, version, whole, progress)
+        mended = self._views.ensure(version)
+        if written:
+            self._mend_views()
+        return written, mended
+
+    def _catalog_with(self, request: InstallRequest, coming: Coming, leaving: Leaving) -> Catalog:
+        """The catalog that names what is ``coming``, and no more what is ``leaving``."""
+        name, number, package = coming.name, coming.version.version, request.package
+        catalog = edits.with_version(_without(self.catalog, leaving), name, coming.version, package.minimum)
+        if package.managed and self.catalog.model(name) is None:
+            catalog = edits.brought(catalog, name)
+        if not request.want:
+            return catalog
+        catalog = edits.wanting(
+            catalog, name, number, request.now_ms, interface_change=request.interface_change
+        )
+        return self._held(catalog, name, HandAct.INSTALL, number)
+
     @contextmanager
-    def _telling(self, attempt: _Attempt) -> Iterator[None]:
+    def _telling(self, attempt: InstallAttempt) -> Iterator[None]:
         """Where the package proves bad in here, have what came of it go at once, if that is to be done; an error also
         says what is changed nevertheless."""
         try:
@@ -367,7 +313,7 @@ class StoreWriter:
             self._blobs.keep(digest)
         return frozenset(found)
 
-    def _make_room(self, coming: Coming, whole: frozenset[str], attempt: _Attempt) -> bool:
+    def _make_room(self, coming: Coming, whole: frozenset[str], attempt: InstallAttempt) -> bool:
         """See that what is missing fits, if need be without garbage and without those who may leave. They stay until
         the package is known to be good, unless the disk has no room to take it in: who has to leave for that leaves
         now. Gives whether more have to. Raises StoreFull, and has evicted nothing then."""
@@ -394,14 +340,14 @@ class StoreWriter:
         arrives = arrives or after != self.catalog
         return self._census.outgrown(self.catalog, coming) if arrives else Leaving()
 
-    def _remove(self, leaving: Leaving, catalog: Catalog, attempt: _Attempt) -> None:
+    def _remove(self, leaving: Leaving, catalog: Catalog, attempt: InstallAttempt) -> None:
         """Remove what has left ``catalog``. Raises OSError and StoreUnavailable."""
         if leaving != Leaving():
             attempt.note(leaving)
             self._remove_forms(leaving, catalog, attempt)
             self.collect()
 
-    def _remove_forms(self, leaving: Leaving, catalog: Catalog, attempt: _Attempt) -> None:
+    def _remove_forms(self, leaving: Leaving, catalog: Catalog, attempt: InstallAttempt) -> None:
         """Remove packed forms, and note them by the versions that ``catalog`` has of them. Raises OSError."""
         keys = {each.digest: f"{model.name}/{each.version}" for model, each in catalog.installed()}
         for form in leaving.forms:

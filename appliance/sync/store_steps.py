@@ -25,12 +25,13 @@ from appliance.domain.errors import (
 )
 from appliance.package.servable import check_servable
 from appliance.package.trust import vouched
+from appliance.process.life import die_with_parent
+from appliance.store.installation import InstallRequest
 from appliance.store.layout import view_root
 from appliance.store.writer import StoreWriter, open_store
 from appliance.sync.arrivals import arrival
 from appliance.sync.plan import Install, Reason, StartTrial, StopTrial, Uninstall, Want
 from appliance.sync.step_order import HELD, Outcome, StepOrder, decode, encode
-from appliance.workers.confinement import die_with_parent
 
 
 def perform(order: StepOrder) -> Outcome:
@@ -91,8 +92,8 @@ def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
         ):  # fmt: skip
             text = "the stream brings another version than the one that is wished"
             raise PackageInvalid([Problem(file=f"{step.name}/{step.version.version}", key="", text=text)])
-        store.install(
-            replace(package, managed=True),
+        request = InstallRequest(
+            package=replace(package, managed=True),
             want=False,
             now_ms=order.now_ms,
             downgrade=step.downgrade,
@@ -100,6 +101,7 @@ def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
                 view_root(state, digest), package.manifest, order.repository
             ),
         )
+        store.install(request)
 
 
 def main() -> int:

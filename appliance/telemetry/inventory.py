@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance import __version__
+from appliance.process.memory import memory_bytes
 from appliance.runtimes.distributions import installed
-from appliance.workers.memory import memory_bytes
 
 TOLD_OF: Final = ("numpy", "grpcio", "edge-appliance-native")
 PROC: Final = Path("/proc")

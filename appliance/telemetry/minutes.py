@@ -64,9 +64,8 @@ class Minutes:
         """What it did; None where that was nothing, and its state is told."""
         now, state = version.statistics, version.state.value
         before, state_before = self._versions.get((version.name, version.version), (None, ""))
-        if (
-            now is before and state == state_before and not version.queued
-        ):  # a thousand idle ones cost nothing
+        # A thousand idle ones cost nothing.
+        if now is before and state == state_before and not version.queued:
             return None
         if before is not None and _began_anew(before, now):
             before = None

@@ -1,7 +1,6 @@
 """What a forked worker gives up before it loads a model: descriptors, privileges, limits, signals.
 
-Used in the zygote's process and its children; other processes that are to end with their parent take that from here.
-Linux only, like the appliance.
+Used in the zygote's process and its children. Linux only, like the appliance.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from appliance.workers.jail.calls import prctl
+from appliance.process.calls import prctl
+from appliance.process.life import die_with_parent
 from appliance.workers.jail.user import UserIds
 from appliance.workers.settings import WorkerSettings
 
@@ -31,34 +31,8 @@ LIMITS: Final = (
     (resource.RLIMIT_NOFILE, 4096),  # a model whose weights lie in a file of their own keeps it open
 )
 
-_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_KEEPCAPS: Final = 8
-_PR_SET_NAME: Final = 15
-_PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends; leave at once when it has ended already."""
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def adopt_orphans() -> None:
-    """Be the parent of whatever the children of this process leave behind when they end."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def rename(name: str) -> None:
-    """What this process is called in process lists (15 characters)."""
-    prctl(_PR_SET_NAME, name.encode()[:15])
-
-
-def ignore_terminal_signals() -> None:
-    """Leave whether and when to stop to the daemon: a signal to the process group decides nothing."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def arrange(descriptors: Sequence[int]) -> None:

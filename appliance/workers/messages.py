@@ -33,7 +33,7 @@ from appliance.workers.port import (
 )
 from appliance.workers.settings import WorkerSettings
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 MAX_MESSAGE_BYTES: Final = 16 << 20
 FROM_WORKER_BYTES_MAX: Final = 1 << 20
 """The results of the largest batch, with room to spare: tensors lie in slots."""
@@ -55,7 +55,6 @@ class EvictWeights(NamedTuple):
 
 class PageIn(NamedTuple):
     model: int
-    verify: bool
 
 
 class Build(NamedTuple):

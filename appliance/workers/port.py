@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import SideBySide
 from appliance.workers.settings import WorkerSettings
-from appliance.workers.side_by_side import SideBySide
 
 Shape = tuple[int, ...]
 
@@ -114,16 +115,16 @@ class LoadWish(NamedTuple):
     ``urgent``: in the normal classes even so, because a person waits for it, perhaps on a box that has nothing idle.
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
-    no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
-    they have any, beside the loading. ``tell``: say on the way how far it is, for people. ``room_bytes`` is what its
-    session may take of a device with memory of its own; 0: what there is.
+    no seeds; of no effect on weights inside the model file. ``tell``: say on the way how far it is, for people.
+    ``room_bytes`` is what its session may take of a device with memory of its own; 0: what there is.
+
+    Weights are held against their digests, where they have any, beside the loading.
     """
 
     background: bool = False
     urgent: bool = False
     assess: bool = False
     quick: bool = False
-    verify: bool = True
     tell: bool = False
     room_bytes: int = 0
 
@@ -153,33 +154,6 @@ class LoadStage(Enum):
     MEASURING = "measuring"
     BUILDING = "building"
     """Of a packed form, which is no load: parts of a hundred in the place of bytes."""
-
-
-class Deviation(NamedTuple):
-    """How far off the golden answers an output was at most, over all cases; ``relative`` to the right value."""
-
-    output: str
-    absolute: float
-    relative: float
-
-
-class Assessment(NamedTuple):
-    """What a version proved. ``worst`` per output of the ``cases`` golden cases. ``p50_ns`` and ``p99_ns`` of ``runs``
-    runs of ``rows`` rows on the normal processor class; all 0 when nothing could be run. ``promised_ns`` is what its
-    golden set promises of the latter and was not kept; 0: nothing is, or it was."""
-
-    cases: int
-    worst: tuple[Deviation, ...]
-    rows: int
-    runs: int
-    p50_ns: int
-    p99_ns: int
-    promised_ns: int
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a promise was not kept."""
-        return self.promised_ns > 0
 
 
 # --- events, given to the ``on_event`` callback in the order in which they happened
@@ -394,9 +368,9 @@ class WorkerPort(Protocol):
         """Let the weights of a loaded model leave memory: WeightsEvicted follows. The caller sends no batches for it
         until they have been paged in again; one that runs all the same is only slow."""
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
-        """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. ``verify``: hold each
-        4 MiB against its digest beside the reading, where there are digests."""
+    def page_in(self, worker: int, model: int) -> None:
+        """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. Each 4 MiB are held
+        against their digest beside the reading, where there are digests: a disk that rots must not answer."""
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``

@@ -14,7 +14,7 @@ from tests.architecture.sources import ROOT, Import, imports_of, name_of, python
 
 LEVELS: Mapping[str, int] = {
     "domain": 0, "durable": 0,
-    "config": 1, "devices": 1,
+    "config": 1, "devices": 1, "process": 1,
     "core/scheduling": 2, "core/memory": 2, "repository/onnx": 2, "runtimes": 2, "store": 2, "frontend/listening": 2,
     "fleet": 2, "outbox": 2,
     "workers": 3, "repository": 3,

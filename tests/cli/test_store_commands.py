@@ -362,7 +362,7 @@ def test_scrub_runs_at_the_lowest_classes(appliance: Run, pack: Pack, state: Pat
     """In a process of its own, which cannot come back from there."""
     appliance("model", "install", str(pack()))
     program = (
-        "import os, sys; from appliance.cli.main import main; from tests.workers.io_class import io_class\n"
+        "import os, sys; from appliance.cli.main import main; from tests.process.io_class import io_class\n"
         "status = main(sys.argv[1:]); print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, io_class() >> 13)\n"
         "sys.exit(status)"
     )

@@ -11,6 +11,7 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
+from tests.core.scheduler_detail import lanes
 
 MILLISECOND = 1_000_000
 START_NS = 1_000 * MILLISECOND
@@ -106,6 +107,6 @@ class Rig:
 
     def occupy(self, request: int = 1000, at: float = 0) -> None:
         """Keep the lanes busy with one long batch each: they are batches 1, 2, ..."""
-        for lane in range(len(self.scheduler.statistics().lanes)):
+        for lane in range(len(lanes(self.scheduler))):
             assert self.arrive(request + lane, at) == []
             assert self.batches(at) == [(request + lane,)]

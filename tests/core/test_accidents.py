@@ -8,6 +8,7 @@ from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dropped, Evicted, Lost, Refusal, Refused
 from appliance.domain.model import Batching
 from tests.core.rig import MILLISECOND, START_NS, Rig
+from tests.core.scheduler_detail import is_empty, running_requests
 
 
 def back(at: float) -> int:
@@ -165,7 +166,7 @@ def test_a_batch_of_a_closed_model_still_ends() -> None:
     rig.step(on.ModelClosed(1), 1)
     rig.step(on.BatchKeyClosed(1), 1)
     rig.finish(1, at=9, learn=True)
-    assert rig.scheduler.statistics().running == 0
+    assert running_requests(rig.scheduler) == 0
 
 
 def test_a_closed_group_leaves_nothing() -> None:
@@ -174,8 +175,7 @@ def test_a_closed_group_leaves_nothing() -> None:
     rig.arrive(2, due=600)
     rig.batches()
     assert set(rig.step(on.GroupClosed(1), 5)) == {Lost(1), Lost(2)}
-    statistics = rig.scheduler.statistics()
-    assert (statistics.queued, statistics.running, statistics.lanes, statistics.batch_keys) == (0, 0, (), ())
+    assert is_empty(rig.scheduler)
     assert rig.settle(1_000) == []
     assert rig.arrive(3, at=1_000) == [Refused(3, Refusal.UNKNOWN, 0)]
     assert rig.step(on.ModelClosed(1), 1_000) == [], (

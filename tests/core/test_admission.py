@@ -7,6 +7,7 @@ import pytest
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Expired, Refusal, Refused
 from tests.core.rig import MILLISECOND, Rig
+from tests.core.scheduler_detail import batch_keys
 
 
 def late_by(actions: list[Action]) -> float | None:
@@ -160,12 +161,12 @@ def test_a_long_queue_without_spare_lets_nobody_overtake_until_time_is_won() -> 
 def test_the_planned_batch_leaves_time_to_wait_for_one_like_it() -> None:
     """1 ms + 1 ms per row, up to 64 rows: the cheapest batch takes 65 ms, but requests bring 20 ms."""
     rig = Rig(max_batch=64, fixed=1, per_row=1)
-    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 64
+    assert batch_keys(rig.scheduler)[0].plan_rows == 64
     rig.arrive(1)
     rig.step(on.CancelRequested(1), 0)
-    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 16, "within 5 % of the cheapest row"
+    assert batch_keys(rig.scheduler)[0].plan_rows == 16, "within 5 % of the cheapest row"
     rig.arrive(2, due=20)
-    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 9
+    assert batch_keys(rig.scheduler)[0].plan_rows == 9
 
 
 def test_a_request_too_tight_for_the_plan_is_promised_its_own_rows() -> None:
@@ -256,7 +257,7 @@ def test_slow_runs_are_forgotten_soon_when_all_is_refused_for_them(
         rig.settle(at)
         at += slow_ms[number % len(slow_ms)]
         rig.finish(batch, at=at, learn=True)
-    known = rig.scheduler.statistics().batch_keys[0]
+    known = batch_keys(rig.scheduler)[0]
     seems_ms = (known.fixed_ns + known.per_row_ns) / MILLISECOND
     assert seems_ms > 700
     end, answered = at + 20 * seems_ms, 0

@@ -8,6 +8,7 @@ from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dispatch
 from appliance.domain.model import Batching
 from tests.core.rig import Rig
+from tests.core.scheduler_detail import batch_keys
 
 
 def test_arrivals_of_one_turn_share_a_batch_and_an_idle_lane_does_not_wait() -> None:
@@ -209,7 +210,7 @@ def test_a_batch_sent_ahead_is_timed_from_the_end_of_the_one_before() -> None:
     assert lanes_of(rig, 0) == [(1, (1,)), (1, (2,))]
     rig.finish(1, at=2, learn=True)
     rig.finish(2, at=4, learn=True)
-    (batch_key,) = rig.scheduler.statistics().batch_keys
+    (batch_key,) = batch_keys(rig.scheduler)
     assert batch_key.fixed_ns + batch_key.per_row_ns == 2_000_000
 
 

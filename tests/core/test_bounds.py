@@ -6,6 +6,7 @@ from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dropped, Refusal, Refused
 from appliance.domain.model import Batching, QueuePolicy
 from tests.core.rig import Rig
+from tests.core.scheduler_detail import batch_keys, lanes, running_requests
 
 
 def reason(actions: list[object]) -> Refusal | None:
@@ -85,12 +86,13 @@ def test_statistics_say_what_is_queued_and_what_runs() -> None:
     rig.arrive(1, nbytes=70)
     rig.arrive(2, rows=3, nbytes=30)
     statistics = rig.scheduler.statistics()
-    assert (statistics.queued, statistics.queued_bytes, statistics.running) == (2, 100, 1)
+    assert (statistics.queued, statistics.queued_bytes, running_requests(rig.scheduler)) == (2, 100, 1)
     assert statistics.queued_by_model == {1: 2}
-    (lane,) = statistics.lanes
-    assert (lane.lane, lane.batches, lane.requests) == (1, 1, 1)
-    (batch_key,) = statistics.batch_keys
-    assert (batch_key.queued_rows, batch_key.known, batch_key.fixed_ns, batch_key.per_row_ns) == (
+    assert statistics.batch_keys == 1
+    (lane,) = lanes(rig.scheduler)
+    assert (lane.lane, len(lane.batches)) == (1, 1)
+    (batch_key,) = batch_keys(rig.scheduler)
+    assert (batch_key.queued_rows, batch_key.profile.known, batch_key.fixed_ns, batch_key.per_row_ns) == (
         4,
         True,
         8_000_000,

@@ -13,6 +13,7 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
+from tests.core.scheduler_detail import lanes
 
 MILLISECOND = 1_000_000
 CROWD_SEEDS = range(4)
@@ -58,8 +59,8 @@ def crowd(seed: int) -> Iterator[str]:
             event = on.CancelRequested(rng.randrange(request + 1))
         elif choice < 0.855:
             event = on.LaneClosed(rng.randrange(CROWD_LANES), now_ns + MILLISECOND)
-        elif choice < 0.86 and len(scheduler.statistics().lanes) < CROWD_LANES:
-            there = {lane.lane for lane in scheduler.statistics().lanes}
+        elif choice < 0.86 and len(lanes(scheduler)) < CROWD_LANES:
+            there = {lane.lane for lane in lanes(scheduler)}
             event = on.LaneOpened(min(set(range(CROWD_LANES)) - there), 0)
         else:
             event = on.Settle()

@@ -8,6 +8,7 @@ from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, Expired, GrantLease, Lost, RevokeLease
 from appliance.domain.model import Batching, QueuePolicy
 from tests.core.rig import MILLISECOND, START_NS, Rig
+from tests.core.scheduler_detail import batch_keys, lanes
 
 
 def granting(*, lanes: int = 1, settled: bool = True, **kwargs: object) -> Rig:
@@ -45,7 +46,7 @@ def test_only_lanes_that_can_be_are_leased_and_once() -> None:
     rig.step(on.LaneOpened(2, 1, True), 0)
     assert rig.settle() == [GrantLease(2)]
     assert rig.settle() == []
-    assert [lane.leased for lane in rig.scheduler.statistics().lanes] == [False, True]
+    assert [lane.leased for lane in lanes(rig.scheduler)] == [False, True]
 
 
 def test_a_grant_never_bypasses_a_backlog() -> None:
@@ -245,13 +246,13 @@ def test_news_of_a_lane_that_is_gone_mean_nothing() -> None:
     rig.step(on.LaneClosed(11, 0), 0)
     work(rig, 30, at=1)
     ran(rig, 3, at=1, batch_key=99)
-    assert rig.scheduler.statistics().lanes == ()
+    assert lanes(rig.scheduler) == []
 
 
 def test_statistics_tell_what_a_front_end_has_under_way() -> None:
     rig = granting()
     work(rig, 30, at=0, requests=3)
-    lane = rig.scheduler.statistics().lanes[0]
+    lane = lanes(rig.scheduler)[0]
     assert (lane.leased, lane.leased_requests, lane.free_ns) == (True, 3, START_NS + 30 * MILLISECOND)
 
 
@@ -261,18 +262,19 @@ def test_statistics_tell_what_a_front_end_has_under_way() -> None:
 def test_leased_batches_are_learned_from_but_not_without_bound() -> None:
     rig = granting(seeded=False)
     ran(rig, 5, at=1, rows=2)
-    batch_key = rig.scheduler.statistics().batch_keys[0]
-    assert batch_key.known
+    batch_key = batch_keys(rig.scheduler)[0]
+    assert batch_key.profile.known
     assert batch_key.fixed_ns + 2 * batch_key.per_row_ns == pytest.approx(5 * MILLISECOND, rel=0.01)
     few, many = granting(), granting()
     ran(few, 20, at=1, rows=8, batches=4)
     ran(many, 20, at=1, rows=8, batches=1_000_000)
-    assert few.scheduler.statistics().batch_keys == many.scheduler.statistics().batch_keys
+    (of_few,), (of_many,) = batch_keys(few.scheduler), batch_keys(many.scheduler)
+    assert (of_few.fixed_ns, of_few.per_row_ns) == (of_many.fixed_ns, of_many.per_row_ns)
 
 
 def learned(rig: Rig) -> bool:
     """Whether 8 + n ms are not what is believed any more."""
-    batch_key = rig.scheduler.statistics().batch_keys[0]
+    batch_key = batch_keys(rig.scheduler)[0]
     return (batch_key.fixed_ns, batch_key.per_row_ns) != (8 * MILLISECOND, MILLISECOND)
 
 

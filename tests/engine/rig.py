@@ -90,7 +90,7 @@ class Rig(WithoutMemory):
     def evict_weights(self, worker: int, model: int) -> None:
         self.engine.pool_event(port.WeightsEvicted(worker, model, 1))
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int) -> None:
         self.engine.pool_event(port.WeightsPagedIn(worker, model, 1, 1, None))
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:

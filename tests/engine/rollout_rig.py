@@ -8,7 +8,7 @@ from functools import partial
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.attempt import Steps
+from appliance.core.rollout.attempt import Contender, Steps
 from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import SERVING
@@ -121,9 +121,16 @@ class RolloutRig:
         now_ns: int = 0,
     ) -> None:
         """It is to serve in the place of ``before``; ``start`` starts it."""
-        self.core.trials.begin(
-            version, before, wish, now_ns, background=background, fallen=fallen, order=order, allowed=allowed
+        contender = Contender(
+            version=version,
+            before=before,
+            wish=wish,
+            background=background,
+            fallen=fallen,
+            order=order,
+            allowed=allowed,
         )
+        self.core.trials.begin(contender, now_ns)
 
     def start(self, now_ns: int = 0) -> None:
         """Start what may start."""

@@ -30,7 +30,7 @@ class SilentWorkers(WithoutMemory):
     def evict_weights(self, worker: int, model: int) -> None:
         self.asked.append("evict_weights")
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int) -> None:
         self.asked.append("page_in")
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 
 from appliance import durable
 from appliance.core.rollout.records import Proof
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.record_files import COSTS, PROOFS, REQUESTS, SEATS, TRIES, FileRecords
 from appliance.engine.versions.record_table import RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, Records, model_of
-from appliance.workers.port import Assessment, Deviation
 
 AT_MS: Final = 1_800_000_000_000
 FEW, MANY = 10, 1_000

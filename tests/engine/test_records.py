@@ -15,6 +15,7 @@ import pytest
 
 from appliance.core.rollout.records import Change, Ending, Proof, Standing, have_served
 from appliance.core.rollout.version import Artifact
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
@@ -31,7 +32,6 @@ from appliance.engine.versions.record_files import (
 )
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.store.full_disk import WAY_OUT
-from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 
 PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, 0), proven=True)

@@ -8,17 +8,18 @@ import pytest
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
+from appliance.core.rollout.attempt import Contender
 from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import EngineSlower, LoadRefused, NotCounted, ServesAgain
 from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Artifact, Version
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import WeightsFile
+from appliance.domain.side_by_side import SideBySide
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import remark_text
-from appliance.workers.port import Assessment
-from appliance.workers.side_by_side import SideBySide
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
 
@@ -258,7 +259,7 @@ def test_the_first_version_of_a_model_with_engines_is_measured_for_the_next_one(
     first.phase = Phase.LOADING
     if known:
         rig.recorder.perform(do.Prove(first.identity, first.model, Proof(None, proven=True)))
-    rig.core.trials.begin(first, None, TrialWish(), 0, background=True)
+    rig.core.trials.begin(Contender(version=first, wish=TrialWish(), background=True), 0)
     assert rig.core.trials.attempts[first.id].load_wish.assess is assesses
 
 

@@ -27,8 +27,8 @@ from appliance.core.rollout.trial import (
     Wished,
 )
 from appliance.domain.histogram import BOUNDS_NS
+from appliance.domain.side_by_side import FACTOR, SideBySide
 from appliance.engine.versions.wording import verdict_text
-from appliance.workers.side_by_side import FACTOR, SideBySide
 
 CONFIG = RolloutPolicy(
     trial_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,

@@ -22,11 +22,11 @@ from appliance.core.rollout.reasons import (
 from appliance.core.rollout.records import Ending, Proof, Standing
 from appliance.core.rollout.retries import has_fallen
 from appliance.core.rollout.version import Artifact, Version
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import Unlike
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import MemoryRecords
-from appliance.workers.port import Assessment
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
 

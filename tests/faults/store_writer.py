@@ -15,6 +15,7 @@ from appliance.domain.errors import StoreRefused
 from appliance.package.reader import open_package
 from appliance.store.incoming import IncomingPackage
 from appliance.store.writer import StoreWriter, open_store
+from tests.store.stores import install
 
 MARK = "/the-store-begins-here"
 STEPS = ("install 1", "install 2", "uninstall 1")
@@ -41,7 +42,7 @@ def _install(store: StoreWriter, package: Path) -> None:
             trust="unsigned",
             contents=((blob.digest, blob.size, blob.stream) for blob in reader.blobs()),
         )
-        store.install(arrival, want=True, now_ms=1, downgrade=True)
+        install(store, arrival, want=True, now_ms=1, downgrade=True)
 
 
 def _uninstall(store: StoreWriter, number: int) -> None:

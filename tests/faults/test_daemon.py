@@ -18,7 +18,7 @@ import tritonclient.http as triton_http
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from appliance.workers.priority import SHORT_TURN_NS, turn_ns
+from appliance.process.priority import SHORT_TURN_NS, turn_ns
 from models.generate import write_model
 from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve

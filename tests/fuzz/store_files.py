@@ -18,6 +18,7 @@ from appliance.cli.store.check import served_last
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
 from appliance.core.rollout.records import Change, Ending, Proof
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ApplianceError
 from appliance.engine.versions.history import read_history
@@ -33,7 +34,6 @@ from appliance.store.rebuild import rebuild_catalog
 from appliance.store.running import RunningRecord, RunningVersion, read_holder, read_incumbents, read_running
 from appliance.store.writer import open_store
 from appliance.workers.forms import FormDocument, encode_document, find_form
-from appliance.workers.port import Assessment, Deviation
 from tests.fuzz.boundary import Boundary, Judge, check_text
 from tests.fuzz.model_configurations import judge_scan
 from tests.fuzz.mutations import as_json, changed, changed_bytes

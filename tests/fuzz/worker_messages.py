@@ -11,6 +11,8 @@ import msgpack  # type: ignore[import-untyped]
 from hypothesis import strategies as st
 
 from appliance.core.scheduling.profile import ServiceTime
+from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.side_by_side import SideBySide
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BYTES_MAX, PendingReplies
 from appliance.workers.messages import (
@@ -24,8 +26,6 @@ from appliance.workers.messages import (
     encode,
 )
 from appliance.workers.port import (
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -44,7 +44,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.side_by_side import SideBySide
 from tests.fuzz.boundary import Boundary, Judge, RuleBroken
 from tests.fuzz.mutations import DEEP, DIGITS, HOSTILE, changed, changed_bytes
 from tests.workers.bench import fake
@@ -101,7 +100,7 @@ STATES: tuple[Callable[[], PendingReplies], ...] = (
     _running,
     _fetching,
     _aside(EvictWeights(MODEL)),
-    _aside(PageIn(MODEL, True)),
+    _aside(PageIn(MODEL)),
     _aside(Build(MODEL, VERSION)),
 )
 ANSWERS: tuple[FromWorker, ...] = (

@@ -19,6 +19,7 @@ from appliance.store.layout import SCRUB, blob_path
 from appliance.store.scrub import Damage, ScrubRecord, encode, forget_damage
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 Lines = list[tuple[str, dict[str, Any]]]
 
@@ -26,7 +27,7 @@ Lines = list[tuple[str, dict[str, Any]]]
 def installed(state: Path) -> str:
     """A store with one version; gives the path of one of its blobs."""
     with open_store(state, StoreConfig(free_floor_bytes=0)) as store:
-        store.install(arrival("digits", 1), want=True, now_ms=1)
+        install(store, arrival("digits", 1), want=True, now_ms=1)
         (_, version) = next(store.catalog.installed())
     return blob_path(next(file.digest for file in version.files if file.path.endswith("weights.bin")))
 

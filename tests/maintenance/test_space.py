@@ -13,6 +13,7 @@ from appliance.store.layout import BUILDING_FORM, FORMS
 from appliance.store.writer import open_store
 from appliance.workers.forms import FORM_FILE
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 BUILT_S = 1_700_000_000.0
 CONFIG = StoreConfig(free_floor_bytes=3, quota_bytes=1 << 40)
@@ -29,8 +30,8 @@ def put_form(state: Path, name: str) -> None:
 async def test_what_is_taken_and_left_and_when_forms_were_built(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with open_store(state, StoreConfig(free_floor_bytes=0)) as store:
-        store.install(arrival("digits", 1), want=True, now_ms=7_000)
-        store.install(arrival("idle", 1), want=False, now_ms=8_000)
+        install(store, arrival("digits", 1), want=True, now_ms=7_000)
+        install(store, arrival("idle", 1), want=False, now_ms=8_000)
         catalog = store.catalog
     digest = next(version.digest for model, version in catalog.installed() if model.name == "digits")
     scrubbing = Scrubbing(state, CONFIG, lambda: 0, print)
@@ -55,7 +56,7 @@ async def test_what_is_taken_and_left_and_when_forms_were_built(tmp_path: Path) 
 async def test_a_store_that_cannot_be_looked_at_stays_as_it_was_told(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with open_store(state, StoreConfig(free_floor_bytes=0)) as store:
-        store.install(arrival("digits", 1), want=True, now_ms=7_000)
+        install(store, arrival("digits", 1), want=True, now_ms=7_000)
     watch = Scrubbing(state, CONFIG, lambda: 0, print).disk
     await watch.look()
     told = watch.space

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as pb
-from appliance.repository import model_config
+from appliance.repository import instance_config, model_config
 from appliance.repository.findings import Findings
 from appliance.repository.model_config import read_model_config
 from appliance.repository.noted import NOTED, OPTIMIZATION
@@ -53,7 +53,7 @@ def test_no_key_is_missing() -> None:
         *NOTED,
         *OPTIMIZATION,
         *model_config._REFUSED,
-        *model_config._UNOFFERED_INSTANCES,
+        *instance_config._UNOFFERED,
     }
     told = set(re.findall(r"\w+", " ".join(line for line, _ in LINES)))
     assert known - told == set()

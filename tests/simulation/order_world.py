@@ -35,6 +35,7 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
+from appliance.domain.assessment import Assessment
 from appliance.domain.errors import ApplianceError
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.versions.record_files import FileRecords
@@ -44,11 +45,11 @@ from appliance.sources.store import StoreSource
 from appliance.store.catalog import InstalledVersion
 from appliance.store.running import RunningVersion
 from appliance.store.writer import open_store
-from appliance.workers.port import Assessment
 from tests.domain.sample import make_version
 from tests.simulation.order_book import OrderBook
 from tests.simulation.rollout_world import CRASHES, FAILS, REFUSED, SOUND, RolloutWorld
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 NAME = "m"
 MS = 1_000_000
@@ -304,7 +305,7 @@ class OrderWorld(RolloutWorld):
         if not self.book.installed:
             self.fates[digest] = SOUND
         with open_store(self.state, BACKGROUND) as store:
-            store.install(package, want=want, now_ms=self.wall_ms())
+            install(store, package, want=want, now_ms=self.wall_ms())
         self._next += 1
         self.log.append(f"install {number} {want} {self.fates[digest]} {self.run_ns[digest]}")
         self.book.install(number, want=want, sound=self.fates[digest] == SOUND, run_ns=self.run_ns[digest])

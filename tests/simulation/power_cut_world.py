@@ -51,7 +51,7 @@ class PowerCutWorld(SwapWorld):
         self.scheduler.check_integrity()
         served = [each for each in self.engine._routes.all() if each.state is VersionState.READY]
         attempts = self.engine._rollouts._core.trials.attempts
-        again = [each for each in attempts.values() if each.again]
+        again = [each for each in attempts.values() if each.contender.again]
         assert len(again) <= 1, "several risky tries at once"
         for candidate in again:
             others = [each for each in served if each.model.name == candidate.version.model.name]

@@ -197,7 +197,7 @@ class RolloutWorld:
         attempt = self.core.trials.attempts[version]
         assert version not in self.loading, "loaded twice"
         assert attempt.known or version in self.counted, "loaded before it was counted"
-        self.loading[version] = attempt.background
+        self.loading[version] = attempt.contender.background
 
     def figures(self, action: do.ReadFigures) -> told.FiguresRead:
         new = self.fate(action.version)

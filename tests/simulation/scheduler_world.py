@@ -19,6 +19,7 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction
+from tests.core.scheduler_detail import is_empty
 from tests.simulation.referee import Referee, Scope
 
 KINDS = ("exact", "early", "wild", "exact", "wild")
@@ -273,10 +274,4 @@ class World:
             self._step(on.ModelClosed(model))
         for group in set(self._lanes.values()):
             self._step(on.GroupClosed(group))
-        statistics = self.scheduler.statistics()
-        assert (statistics.queued, statistics.running, statistics.lanes, statistics.batch_keys) == (
-            0,
-            0,
-            (),
-            (),
-        )
+        assert is_empty(self.scheduler)

@@ -7,11 +7,12 @@ import itertools
 import random
 from collections.abc import Callable
 
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import SideBySide
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from appliance.workers.settings import WorkerSettings
-from appliance.workers.side_by_side import SideBySide
 from tests.workers.without_memory import WithoutMemory
 
 MS = 1_000_000
@@ -104,7 +105,7 @@ class ScriptedWorkers(WithoutMemory):
             self.exchanged += model in self._holds[worker]
             self._holds[worker][model] = version
             seeds = () if wish.quick else ((1, MS), (8, 2 * MS))
-            proof = port.Assessment(0, (), 1, 10, MS, 2 * MS, 0) if wish.assess else None
+            proof = Assessment(0, (), 1, 10, MS, 2 * MS, 0) if wish.assess else None
             self._emit(port.ModelLoaded(worker, model, seeds, 5 * MS, 1000, proof, EVICTABLE_BYTES))
             if wish.early:
                 self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))
@@ -127,7 +128,7 @@ class ScriptedWorkers(WithoutMemory):
         self._evict[worker].add(model)
         self._beside(worker, model, MS, lambda: self._emit(port.WeightsEvicted(worker, model, MS)))
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int) -> None:
         assert worker in self._queues, "page-in for a worker that does not live"
         assert model in self._holds[worker], "page-in for a model the worker does not hold"
 

@@ -29,6 +29,7 @@ from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.assessment import Assessment
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -108,7 +109,7 @@ class FatedWorkers(ScriptedWorkers):
             self.held.add(model)
             p50 = 90 * MS if fate == "slower" else MS
             promised = p50 if fate == "unkept" else 0
-            proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, promised) if wish.assess else None
+            proof = Assessment(1, (), 1, 10, p50, p50 * 2, promised) if wish.assess else None
             packed = self.packs and self.built > 0
             self._emit(
                 port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, self.evictable_bytes, packed)

@@ -33,7 +33,7 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def compares(begin: Callable[..., Any]) -> Callable[..., Any]:
     """An order is held to what it leaves."""
-    return lambda *given, **more: begin(*given, **{**more, "order": False})
+    return lambda trials, contender, now_ns: begin(trials, replace(contender, order=False), now_ns)
 
 
 def forgets(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,10 +13,10 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Ending
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import FACTOR, SideBySide, of_pairs
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.jail.support import Support
-from appliance.workers.side_by_side import FACTOR, SideBySide, of_pairs
 from tests.domain.sample import make_version
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld, fate_of

@@ -26,6 +26,7 @@ from appliance.store.writer import StoreWriter, open_store
 from appliance.workers.forms import REFUSED_FILE
 from tests.repository.onnx_files import external_tensor, model_of, plain_model, port
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 CONFIG = b'default_model_filename: "graph.onnx"'
 
@@ -34,8 +35,10 @@ def contents(version: int) -> dict[str, bytes]:
     return {"config.pbtxt": CONFIG, f"{version}/graph.onnx": plain_model().SerializeToString()}
 
 
-def install(store: StoreWriter, name: str, version: int, files: dict[str, bytes] | None = None) -> str:
-    return store.install(arrival(name, version, files or contents(version)), want=True, now_ms=version).digest
+def install_plain(store: StoreWriter, name: str, version: int, files: dict[str, bytes] | None = None) -> str:
+    return install(
+        store, arrival(name, version, files or contents(version)), want=True, now_ms=version
+    ).digest
 
 
 def run(name: str, version: int, digest: str) -> RunningVersion:
@@ -81,11 +84,11 @@ def test_what_is_wanted_is_seen_at_once_and_rolled_back_as_well(
     source: StoreSource, store: StoreWriter
 ) -> None:
     source.read()
-    digest = install(store, "digits", 1)
+    digest = install_plain(store, "digits", 1)
     (first,) = models(source.look())
     assert (first.key, first.digest) == ("digits/1", digest)
     assert source.look() == Look()
-    install(store, "digits", 2)
+    install_plain(store, "digits", 2)
     assert [model.key for model in models(source.look())] == ["digits/2"]
     store.roll_back("digits", 3)
     assert [model.key for model in models(source.look())] == ["digits/1"]
@@ -94,7 +97,7 @@ def test_what_is_wanted_is_seen_at_once_and_rolled_back_as_well(
 
 
 def test_each_time_that_a_version_is_asked_for_is_news(source: StoreSource, store: StoreWriter) -> None:
-    install(store, "digits", 7)
+    install_plain(store, "digits", 7)
     assert source.read().asked_ms == {("digits", 7): 7}
     for now_ms, asked_ms in ((9, 9), (2, 10)):
         store.ask_again("digits", 7, now_ms)
@@ -123,7 +126,7 @@ WHOLE = {
 def test_what_is_not_as_it_was_signed_is_refused_until_its_package_is_installed_again(
     source: StoreSource, store: StoreWriter, state: Path, path: str, harm: Callable[[Path], None]
 ) -> None:
-    digest = install(store, "digits", 1, WHOLE)
+    digest = install_plain(store, "digits", 1, WHOLE)
     harm(view_root(state, digest) / path)
     scan = source.read()
     assert not scan.servable
@@ -131,7 +134,7 @@ def test_what_is_not_as_it_was_signed_is_refused_until_its_package_is_installed_
     assert "install its package again" in problem.text
     if harm is spoil:
         assert "its digest differs" in problem.text
-    install(store, "digits", 1, WHOLE)
+    install_plain(store, "digits", 1, WHOLE)
     assert [model.key for model in models(source.look())] == ["digits/1"]
 
 
@@ -139,7 +142,7 @@ def test_a_file_that_the_package_did_not_bring_is_not_taken(
     source: StoreSource, store: StoreWriter, state: Path
 ) -> None:
     files = {"1/model.onnx": plain_model().SerializeToString()}
-    digest = install(store, "digits", 1, files)
+    digest = install_plain(store, "digits", 1, files)
     (view_root(state, digest) / "digits" / "config.pbtxt").write_bytes(b"max_batch_size: 4")
     (problem,) = source.read().problems
     assert "its package has none such" in problem.text
@@ -149,7 +152,7 @@ def test_a_whole_package_of_other_files_is_not_the_one_that_the_catalog_names(
     source: StoreSource, store: StoreWriter, state: Path
 ) -> None:
     """Manifest and files fit one another, but not the digest that was installed."""
-    digest = install(store, "digits", 1)
+    digest = install_plain(store, "digits", 1)
     files = {
         **contents(1),
         "1/graph.onnx": model_of([port("x", (4,))], [port("y", (4,))]).SerializeToString(),
@@ -176,7 +179,7 @@ def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store:
         "1/graph.onnx": graph.SerializeToString(),
         "1/weights.bin": bytes(4096),
     }
-    install(store, "digits", 1, files)
+    install_plain(store, "digits", 1, files)
     (model,) = [entry.model for entry in source.read().servable]
     assert model.weights is not None
     assert (model.weights.size, len(model.weights.digest), len(model.weights.pieces)) == (4096, 64, 1)
@@ -185,9 +188,9 @@ def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store:
 def test_the_writer_is_told_what_is_used_before_it_is_read_and_until_the_engine_lets_go(
     source: StoreSource, store: StoreWriter, state: Path, held: list[RunningVersion]
 ) -> None:
-    held.append(run("digits", 1, install(store, "digits", 1)))
+    held.append(run("digits", 1, install_plain(store, "digits", 1)))
     source.read()
-    second = run("digits", 2, install(store, "digits", 2))
+    second = run("digits", 2, install_plain(store, "digits", 2))
     source.look()
     assert [each.version for each in read_running(state)] == [1, 2]
     held[:] = [second]
@@ -199,10 +202,10 @@ def test_another_package_under_the_number_of_one_that_runs_takes_nothing_from_it
     source: StoreSource, store: StoreWriter, state: Path, held: list[RunningVersion]
 ) -> None:
     """What both are called is the same, so only their digests tell them apart."""
-    held.append(run("m", 1, install(store, "m", 1)))
+    held.append(run("m", 1, install_plain(store, "m", 1)))
     source.read()
     store.uninstall("m")
-    other = install(store, "m", 1, {**contents(1), "1/labels.txt": b"cat"})
+    other = install_plain(store, "m", 1, {**contents(1), "1/labels.txt": b"cat"})
     assert [model.digest for model in models(source.look())] == [other]
     assert {each.digest for each in read_running(state)} == {held[0].digest, other}
     store.collect()
@@ -216,7 +219,7 @@ def test_another_package_under_the_number_of_one_that_runs_takes_nothing_from_it
 def test_a_file_that_was_replaced_by_a_whole_one_changes_the_fingerprint_and_not_the_version(
     source: StoreSource, store: StoreWriter, state: Path
 ) -> None:
-    digest = install(store, "m", 1)
+    digest = install_plain(store, "m", 1)
     source.read()
 
     def entry(look: Look) -> ServableVersion:
@@ -224,26 +227,26 @@ def test_a_file_that_was_replaced_by_a_whole_one_changes_the_fingerprint_and_not
         return next(each for each in look.scan.servable if each.model.name == "m")
 
     first = entry(Look(scan=source.scan()))
-    install(store, "other", 1)
+    install_plain(store, "other", 1)
     assert entry(source.look()) == first
     graph = view_root(state, digest) / "m" / "1" / "graph.onnx"
     graph.chmod(0o644)
     graph.write_bytes(b"rot")
-    install(store, "another", 1, {"config.pbtxt": CONFIG, "1/graph.onnx": b"not this one"})
+    install_plain(store, "another", 1, {"config.pbtxt": CONFIG, "1/graph.onnx": b"not this one"})
     assert entry(source.look()) == first, "the rot was not looked for"
-    install(store, "m", 1)
+    install_plain(store, "m", 1)
     repaired = entry(source.look())
     assert repaired.model == first.model
     assert repaired.fingerprint != first.fingerprint
-    install(store, "m", 1)
+    install_plain(store, "m", 1)
     assert source.look().scan is None, "nothing had to be repaired"
 
 
 def test_a_damaged_version_is_told_and_hides_no_other(
     source: StoreSource, store: StoreWriter, state: Path
 ) -> None:
-    install(store, "good", 1)
-    shutil.rmtree(view_root(state, install(store, "lost", 1)))
+    install_plain(store, "good", 1)
+    shutil.rmtree(view_root(state, install_plain(store, "lost", 1)))
     scan = source.read()
     assert [entry.model.key for entry in scan.servable] == ["good/1"]
     assert [(broken.name, broken.version) for broken in scan.broken] == [("lost", "1")]
@@ -252,7 +255,7 @@ def test_a_damaged_version_is_told_and_hides_no_other(
 def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(
     source: StoreSource, store: StoreWriter, state: Path
 ) -> None:
-    install(store, "digits", 1)
+    install_plain(store, "digits", 1)
     source.read()
     (state / "catalog.json").rename(state / "elsewhere")
     with pytest.raises(OperatorError, match="store check --rebuild"):
@@ -270,9 +273,9 @@ def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(
 def test_a_disk_that_goes_between_two_looks_at_it_is_no_empty_store(
     source: StoreSource, store: StoreWriter, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(store, "digits", 1)
+    install_plain(store, "digits", 1)
     source.read()
-    install(store, "digits", 2)
+    install_plain(store, "digits", 2)
 
     def read_when_gone(place: Path) -> Catalog | None:
         for name in ("catalog.json", "blobs", "views"):
@@ -294,7 +297,7 @@ def test_two_daemons_do_not_serve_from_one_store(source: StoreSource, state: Pat
 
 
 def test_a_version_is_read_with_another_configuration(source: StoreSource, store: StoreWriter) -> None:
-    install(store, "digits", 1)
+    install_plain(store, "digits", 1)
     source.read()
     reading = source.model("digits", CONFIG + b" max_batch_size: 3")
     assert reading is not None
@@ -305,8 +308,8 @@ def test_a_version_is_read_with_another_configuration(source: StoreSource, store
 def test_a_version_on_trial_is_read_beside_the_one_that_is_wanted(
     source: StoreSource, store: StoreWriter
 ) -> None:
-    install(store, "digits", 1)
-    store.install(arrival("digits", 2, contents(2)), want=False, now_ms=2)
+    install_plain(store, "digits", 1)
+    install(store, arrival("digits", 2, contents(2)), want=False, now_ms=2)
     source.read()
     trial = Trial(version=2, mode=TrialMode.CANARY, percent=10, header="X-Site: lab")
     store.try_out("digits", trial)
@@ -324,9 +327,9 @@ def test_a_version_on_trial_is_read_beside_the_one_that_is_wanted(
 def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
     state: Path, store: StoreWriter, held: list[RunningVersion]
 ) -> None:
-    first = install(store, "m", 1)
-    second = install(store, "m", 2)
-    alone = install(store, "n", 1)
+    first = install_plain(store, "m", 1)
+    second = install_plain(store, "m", 2)
+    alone = install_plain(store, "n", 1)
     source = StoreSource(state, RepositoryConfig(), lambda: held)
     source.read()
     stands = source.standing_in({"m": f"m/1@{first}", "n": f"n/1@{alone}", "gone": "gone/1@x"})
@@ -361,7 +364,7 @@ def write_form(state: Path, name: str) -> str:
 def test_packed_forms_of_what_is_not_installed_are_removed_at_the_start(
     state: Path, store: StoreWriter
 ) -> None:
-    there = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
+    there = write_form(state, f"{install_plain(store, 'a', 1)}-{'1' * 16}")
     write_form(state, f"{'f' * 64}-{'1' * 16}")
     write_form(state, f".building-{there}")
     source = StoreSource(state, RepositoryConfig(), list)
@@ -373,8 +376,8 @@ def test_packed_forms_of_what_is_not_installed_are_removed_at_the_start(
 def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
     state: Path, store: StoreWriter, source: StoreSource, held: list[RunningVersion]
 ) -> None:
-    first = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
-    digest = install(store, "a", 2)
+    first = write_form(state, f"{install_plain(store, 'a', 1)}-{'1' * 16}")
+    digest = install_plain(store, "a", 2)
     second = write_form(state, f"{digest}-{'1' * 16}")
     source.read()
     held.append(run("a", 2, digest))
@@ -394,9 +397,9 @@ def test_packed_forms_from_which_others_are_about_to_be_made_stay(
 ) -> None:
     spared: set[str] = set()
     source = StoreSource(state, RepositoryConfig(), lambda: held, spared=lambda: spared)
-    first = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
+    first = write_form(state, f"{install_plain(store, 'a', 1)}-{'1' * 16}")
     source.read()
-    install(store, "a", 2)
+    install_plain(store, "a", 2)
     source.look()
     write_form(state, first)
     spared.add(first)
@@ -409,7 +412,7 @@ def test_packed_forms_from_which_others_are_about_to_be_made_stay(
 
 
 def test_versions_say_what_packed_forms_may_take(state: Path, store: StoreWriter) -> None:
-    install(store, "a", 1)
+    install_plain(store, "a", 1)
     limits = StoreConfig(quota_bytes=7, free_floor_bytes=5)
     source = StoreSource(state, RepositoryConfig(), list, store=limits)
     (entry,) = source.read().servable
@@ -420,11 +423,11 @@ def test_versions_say_what_packed_forms_may_take(state: Path, store: StoreWriter
 def test_packed_forms_of_what_is_only_installed_leave_when_nobody_may_go_back_to_it(
     state: Path, store: StoreWriter, source: StoreSource, held: list[RunningVersion]
 ) -> None:
-    replaced = install(store, "a", 1)
+    replaced = install_plain(store, "a", 1)
     first = write_form(state, f"{replaced}-{'1' * 16}")
     refused = write_form(state, f"{replaced}-{'2' * 16}")
     (state / FORMS / refused / REFUSED_FILE).write_text("it crashed")
-    wanted = install(store, "a", 2)
+    wanted = install_plain(store, "a", 2)
     second = write_form(state, f"{wanted}-{'1' * 16}")
     source.read()
     assert forms_in(state) == {first, refused, second}, "it may have to stand in"
@@ -452,8 +455,8 @@ def test_a_version_that_trips_its_reader_is_told_and_hides_no_other(
         return decode(manifest)
 
     monkeypatch.setattr(store_source, "decode", trip)
-    install(store, "good", 1)
-    install(store, "odd", 1)
+    install_plain(store, "good", 1)
+    install_plain(store, "odd", 1)
     scan = source.read()
     assert [entry.model.key for entry in scan.servable] == ["good/1"]
     assert ["ZeroDivisionError" in each.reason for each in scan.broken] == [True]

@@ -11,12 +11,12 @@ import pytest
 
 from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.domain.errors import OperatorError
+from appliance.process.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, turn_ns
 from appliance.repository.directory import RepositoryScan
 from appliance.sources import watcher
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from appliance.sources.watcher import Notices, Watched, Watcher, watch_problem
-from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, turn_ns
 from tests.repository.onnx_files import plain_model, write_version
 
 

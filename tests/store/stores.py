@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from appliance.config.store import StoreConfig
+from appliance.store.incoming import IncomingPackage
+from appliance.store.installation import Installed, InstallRequest
 from appliance.store.writer import StoreWriter
 
 NO_FLOOR = StoreConfig(free_floor_bytes=0)
 """The machine that runs the tests may be as full as it likes."""
+
+
+def install(store: StoreWriter, package: IncomingPackage, **wished: Any) -> Installed:
+    """Install ``package`` as it is ``wished``: see InstallRequest."""
+    return store.install(InstallRequest(package=package, **wished))
 
 
 def blobs_in(state: Path) -> set[str]:

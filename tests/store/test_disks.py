@@ -25,6 +25,7 @@ from appliance.store.scrub import Scrub
 from appliance.store.writer import open_store
 from tests.repository.onnx_files import plain_model
 from tests.store.arrivals import arrival, assert_served, contents_of
+from tests.store.stores import install
 
 CONFIG = StoreConfig(free_floor_bytes=0)
 SIZE = 512 << 10
@@ -69,10 +70,10 @@ def fill_up(place: Path) -> None:
 
 def test_a_package_that_does_not_fit_is_refused_before_a_byte_is_written(state: Path) -> None:
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
         before = store.catalog
         with pytest.raises(StoreFull, match="make room there"):
-            store.install(arrival(version=2, contents=contents_of(2, b"2" * SIZE)), want=True, now_ms=2)
+            install(store, arrival(version=2, contents=contents_of(2, b"2" * SIZE)), want=True, now_ms=2)
         assert store.catalog == before
         assert os.listdir(state / INCOMING) == []
         assert_served(state, before)
@@ -85,27 +86,31 @@ def test_a_disk_that_fills_up_meanwhile_costs_that_install_and_nothing_else(stat
 
     filler = state / "filler"
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
         before = store.catalog
         with pytest.raises(
             StoreFull,
             match=r"cannot install digits/2 .* No space left on device: .* free .*, 4..* KiB are needed; make room",
         ):
-            store.install(
-                arrival(version=2, contents=contents_of(2, b"2" * 50_000)), want=True, now_ms=2, progress=fill
+            install(
+                store,
+                arrival(version=2, contents=contents_of(2, b"2" * 50_000)),
+                want=True,
+                now_ms=2,
+                progress=fill,
             )
         assert store.catalog == before
     with open_store(state, CONFIG) as store:
         assert_served(state, store.catalog)
         store.collect()
         filler.unlink()
-        store.install(arrival(version=2, contents=contents_of(2, b"2" * 50_000)), want=True, now_ms=3)
+        install(store, arrival(version=2, contents=contents_of(2, b"2" * 50_000)), want=True, now_ms=3)
         assert_served(state, store.catalog)
 
 
 def test_garbage_can_be_removed_from_a_disk_that_is_full(state: Path) -> None:
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     digest = digest_of(b"x")
     place = state / blob_path(digest)
     place.parent.mkdir(exist_ok=True)
@@ -118,8 +123,8 @@ def test_garbage_can_be_removed_from_a_disk_that_is_full(state: Path) -> None:
 def test_what_takes_room_itself_says_where_room_is_to_come_from(state: Path) -> None:
     """Uninstalling writes a catalog; to uninstall something is no way to have room for that."""
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
-        store.install(arrival(version=2), want=True, now_ms=2)
+        install(store, arrival(), want=True, now_ms=1)
+        install(store, arrival(version=2), want=True, now_ms=2)
         before = store.catalog
     fill_up(state / "logs")
     with (
@@ -142,7 +147,7 @@ def test_what_takes_room_itself_says_where_room_is_to_come_from(state: Path) -> 
 
 def test_a_read_only_disk_serves_readers_and_refuses_writers(state: Path) -> None:
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
         catalog = store.catalog
     mount("-o", "remount,ro", str(state))
     with (
@@ -157,7 +162,7 @@ def test_a_read_only_disk_serves_readers_and_refuses_writers(state: Path) -> Non
 def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
     """As it is after a power cut with logs all over the disk. It says what it runs as soon as there is room."""
     with open_store(state, CONFIG) as store:
-        store.install(arrival("digits", 1, MODEL), want=True, now_ms=1)
+        install(store, arrival("digits", 1, MODEL), want=True, now_ms=1)
     StoreSource(state, RepositoryConfig(), list).close()
     fill_up(state / "logs")
     told: list[str] = []
@@ -179,7 +184,7 @@ def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
 def test_a_daemon_starts_on_a_disk_that_is_read_only(state: Path) -> None:
     """As the kernel leaves it after an error."""
     with open_store(state, CONFIG) as store:
-        store.install(arrival("digits", 1, MODEL), want=True, now_ms=1)
+        install(store, arrival("digits", 1, MODEL), want=True, now_ms=1)
     StoreSource(state, RepositoryConfig(), list).close()
     mount("-o", "remount,ro", str(state))
     told: list[str] = []
@@ -194,10 +199,10 @@ def test_a_daemon_starts_on_a_disk_that_is_read_only(state: Path) -> None:
 
 def test_a_mount_that_vanished_is_no_empty_store_to_a_writer_that_is_at_work(state: Path) -> None:
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
         subprocess.run(["umount", "--lazy", str(state)], check=True, capture_output=True)
         with pytest.raises(StoreUnavailable, match="is not where it was any more; was its disk unmounted"):
-            store.install(arrival(version=2), want=True, now_ms=2)
+            install(store, arrival(version=2), want=True, now_ms=2)
     assert os.listdir(state) == []
     assert read_catalog(state) is None
 
@@ -205,7 +210,7 @@ def test_a_mount_that_vanished_is_no_empty_store_to_a_writer_that_is_at_work(sta
 def test_a_file_system_in_memory_is_scrubbed_through_memory(state: Path) -> None:
     """It may know no direct I/O."""
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     scrub = Scrub(state, CONFIG, wall_ms=lambda: 1, elapsed_s=lambda: 0.0, pause=lambda _: None)
     assert scrub.run_pass().damaged == ()
     scrub.close()
@@ -220,6 +225,6 @@ def test_a_store_may_not_span_file_systems(state: Path) -> None:
             pytest.raises(StoreUnavailable, match="all of the directory must be on one file system"),
             open_store(state, CONFIG) as store,
         ):
-            store.install(arrival(), want=True, now_ms=1)
+            install(store, arrival(), want=True, now_ms=1)
     finally:
         subprocess.run(["umount", "--lazy", str(state / BLOBS)], check=True, capture_output=True)

@@ -18,7 +18,7 @@ from appliance.store.layout import BLOBS, FORMS, blob_path
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of, lying
-from tests.store.stores import NO_FLOOR, blobs_in
+from tests.store.stores import NO_FLOOR, blobs_in, install
 from tests.store.volatile_disk import VolatileDisk
 
 QUOTA = replace(NO_FLOOR, quota_bytes=14_000)
@@ -53,13 +53,13 @@ def test_a_bad_package_evicts_nothing(
 ) -> None:
     with open_store(state, QUOTA) as store:
         for number in (1, 2):
-            store.install(heavy(number), want=True, now_ms=number * 100_000)
+            install(store, heavy(number), want=True, now_ms=number * 100_000)
         form = state / FORMS / f"{'f' * 64}-{'1' * 16}"
         form.mkdir(parents=True)
         (form / "weights.bin").write_bytes(bytes(100))
         before, blobs = store.catalog, blobs_in(state)
         with pytest.raises((BlobMismatch, PackageInvalid)) as caught:
-            store.install(package(3), want=True, now_ms=300_000, accept=accept)
+            install(store, package(3), want=True, now_ms=300_000, accept=accept)
         assert "evicted" not in str(caught.value)
         assert store.catalog == before
         assert blobs_in(state) == blobs, "what came does not stay above the quota"
@@ -71,11 +71,11 @@ def test_a_bad_package_evicts_nothing(
 def test_what_is_evicted_leaves_with_the_change_that_brings_the_new_version(state: Path) -> None:
     with open_store(state, QUOTA) as store:
         for number in (1, 2):
-            store.install(heavy(number), want=True, now_ms=number * 100_000)
+            install(store, heavy(number), want=True, now_ms=number * 100_000)
         seen: list[Catalog] = []
         generation = store.catalog.generation
-        told = store.install(
-            heavy(3), want=True, now_ms=300_000, accept=lambda digest: seen.append(store.catalog)
+        told = install(
+            store, heavy(3), want=True, now_ms=300_000, accept=lambda digest: seen.append(store.catalog)
         )
         assert [version.version for _, version in seen[0].installed()] == [1, 2]
         assert (told.evicted, versions_in(store)) == (("digits/1",), [2, 3])
@@ -86,8 +86,8 @@ def test_what_is_evicted_leaves_with_the_change_that_brings_the_new_version(stat
 
 def test_a_version_that_runs_by_the_time_the_package_is_known_to_be_good_stays(state: Path) -> None:
     with open_store(state, QUOTA) as store:
-        first = store.install(heavy(1), want=True, now_ms=100_000)
-        store.install(heavy(2), want=True, now_ms=200_000)
+        first = install(store, heavy(1), want=True, now_ms=100_000)
+        install(store, heavy(2), want=True, now_ms=200_000)
         record = RunningRecord(state)
         record.publish([])
         before, blobs = store.catalog, blobs_in(state)
@@ -96,7 +96,7 @@ def test_a_version_that_runs_by_the_time_the_package_is_known_to_be_good_stays(s
             record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
 
         with pytest.raises(StoreFull, match=r"digits/3 needs .* more than"):
-            store.install(heavy(3), want=True, now_ms=300_000, accept=published)
+            install(store, heavy(3), want=True, now_ms=300_000, accept=published)
         assert (store.catalog, blobs_in(state)) == (before, blobs)
         record.close()
 
@@ -112,12 +112,12 @@ def test_what_a_killed_install_brought_counts_when_it_is_installed_again(state: 
 
     with open_store(state, QUOTA) as store:
         for number in (1, 2):
-            store.install(heavy(number), want=True, now_ms=number * 100_000)
+            install(store, heavy(number), want=True, now_ms=number * 100_000)
         with pytest.raises(Killed):
-            store.install(heavy(3), want=True, now_ms=300_000, accept=killed)
+            install(store, heavy(3), want=True, now_ms=300_000, accept=killed)
     with open_store(state, QUOTA) as store:
         assert versions_in(store) == [1, 2]
-        told = store.install(heavy(3), want=True, now_ms=400_000)
+        told = install(store, heavy(3), want=True, now_ms=400_000)
         assert (told.written_bytes, told.evicted, versions_in(store)) == (0, ("digits/1",), [2, 3])
         assert sum((state / "blobs" / each[:2] / each).stat().st_size for each in blobs_in(state)) <= 14_000
 
@@ -134,22 +134,22 @@ class SmallDisk(VolatileDisk):
 def filled(disk: SmallDisk) -> StoreWriter:
     store = StoreWriter(disk, StoreConfig(free_floor_bytes=0), tuple)
     for number in (1, 2):
-        store.install(heavy(number), want=True, now_ms=number * 100_000)
+        install(store, heavy(number), want=True, now_ms=number * 100_000)
     return store
 
 
 def test_where_the_disk_has_no_room_to_check_a_package_what_leaves_for_it_is_told() -> None:
     store = filled(disk := SmallDisk())
     with pytest.raises(BlobMismatch, match=r"; evicted to make room: digits/1$"):
-        store.install(damaged(3), want=True, now_ms=300_000)
+        install(store, damaged(3), want=True, now_ms=300_000)
     assert versions_in(store) == [2]
     assert disk.status(blob_path(digest_of(b"3" * 4000))) is not None, "it has its room, and may go on"
     store = filled(SmallDisk())
     with pytest.raises(PackageInvalid) as caught:
-        store.install(heavy(3), want=True, now_ms=300_000, accept=refusing)
+        install(store, heavy(3), want=True, now_ms=300_000, accept=refusing)
     assert "evicted to make room: digits/1" in str(caught.value.problems[-1])
     store = filled(SmallDisk())
-    assert store.install(heavy(3), want=True, now_ms=300_000).evicted == ("digits/1",)
+    assert install(store, heavy(3), want=True, now_ms=300_000).evicted == ("digits/1",)
     assert versions_in(store) == [2, 3]
 
 
@@ -158,11 +158,11 @@ def test_a_disk_that_fails_after_the_change_is_told_with_what_was_evicted(what: 
     disk = VolatileDisk()
     store = StoreWriter(disk, QUOTA, tuple)
     for number in (1, 2):
-        store.install(heavy(number), want=True, now_ms=number * 100_000)
+        install(store, heavy(number), want=True, now_ms=number * 100_000)
     armed: list[bool] = []
     disk.before = _failing(what, armed)
     with pytest.raises(StoreUnavailable, match=r"digits/3 is installed; evicted .*: digits/1$"):
-        store.install(heavy(3), want=True, now_ms=300_000, accept=lambda digest: armed.append(True))
+        install(store, heavy(3), want=True, now_ms=300_000, accept=lambda digest: armed.append(True))
     disk.before = lambda operation, path: None
     assert versions_in(store) == [2, 3]
     assert store.collect().blobs
@@ -173,7 +173,7 @@ def test_what_was_being_done_is_told() -> None:
     disk = VolatileDisk()
     store = StoreWriter(disk, QUOTA, tuple)
     for number in (1, 2):
-        store.install(heavy(number), want=True, now_ms=number * 100_000)
+        install(store, heavy(number), want=True, now_ms=number * 100_000)
     form = f"{FORMS}/{'f' * 64}-{'1' * 16}"
     for step in (*Path(FORMS).parents, Path(FORMS), Path(form)):
         if disk.status(str(step)) is None:
@@ -186,7 +186,7 @@ def test_what_was_being_done_is_told() -> None:
     ):
         disk.before = _failing(what, [True])
         with pytest.raises(StoreUnavailable, match=f"^cannot {doing} in 'store'"):
-            store.install(heavy(3), want=True, now_ms=300_000)
+            install(store, heavy(3), want=True, now_ms=300_000)
 
 
 def _failing(what: str, armed: list[bool]) -> Callable[[str, str], None]:

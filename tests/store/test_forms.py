@@ -10,12 +10,13 @@ import pytest
 from appliance.domain.errors import StoreFull
 from appliance.store.catalog import Catalog, CatalogModel
 from appliance.store.eviction import Lacking, Tenancy, plan_room
+from appliance.store.installation import Installed, eviction_words
 from appliance.store.layout import FORMS, REFUSED_FORM
 from appliance.store.views import StoredForm
-from appliance.store.writer import Installed, StoreWriter, eviction_words, open_store
+from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of
 from tests.store.catalogs import stored_version
-from tests.store.stores import NO_FLOOR
+from tests.store.stores import NO_FLOOR, install
 
 
 def put_form(state: Path, digest: str, size: int, of: str = "1") -> Path:
@@ -32,8 +33,8 @@ def bytes_in(state: Path) -> int:
 
 
 def installed(store: StoreWriter, version: int, now_ms: int, name: str = "digits") -> Installed:
-    return store.install(
-        arrival(name, version, contents_of(version, b"%d" % version * 4000)), want=True, now_ms=now_ms
+    return install(
+        store, arrival(name, version, contents_of(version, b"%d" % version * 4000)), want=True, now_ms=now_ms
     )
 
 
@@ -61,8 +62,8 @@ def test_forms_and_then_versions_make_room_and_nothing_leaves_where_both_are_not
         mark = put_form(state, first.digest, 0)
         (mark / REFUSED_FORM).write_bytes(b"wrong")
         with pytest.raises(StoreFull, match=r"packed forms included \(1005 B now\)"):
-            store.install(
-                arrival(version=3, contents=contents_of(3, b"3" * 12_000)), want=True, now_ms=300_000
+            install(
+                store, arrival(version=3, contents=contents_of(3, b"3" * 12_000)), want=True, now_ms=300_000
             )
         assert form.exists()
         assert gone.exists()

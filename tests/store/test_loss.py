@@ -20,6 +20,7 @@ from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_pat
 from appliance.store.rebuild import rebuild_catalog
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, assert_served
+from tests.store.stores import install
 
 CONFIG = StoreConfig(free_floor_bytes=0)
 NOW_MS = 1_700_000_000_000
@@ -30,10 +31,10 @@ def state(tmp_path: Path) -> Path:
     """Two versions of one model, the second wanted, and one of another, signed and pinned."""
     state = tmp_path / "state"
     with open_store(state, CONFIG) as store:
-        store.install(arrival(version=1), want=True, now_ms=1)
-        store.install(arrival(version=2), want=True, now_ms=2)
+        install(store, arrival(version=1), want=True, now_ms=1)
+        install(store, arrival(version=2), want=True, now_ms=2)
         signed = arrival("other", version=7, signatures=b"{}", trust="key k")
-        store.install(signed, want=True, now_ms=3)
+        install(store, signed, want=True, now_ms=3)
         store.pin("other", 7, pinned=True)
     return state
 
@@ -114,7 +115,7 @@ def test_an_empty_state_directory_is_no_loss(tmp_path: Path) -> None:
     (state / "blobs" / "ab" / "notes").write_text("of a person")
     assert read_catalog(state) is None
     with open_store(state, CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
         store.uninstall("digits")
     assert catalog_in(state).models == ()
 
@@ -155,7 +156,7 @@ def test_what_is_not_whole_is_left_out_and_told(state: Path) -> None:
     assert "which has other bytes than its name says" in reasons[one.digest]
     assert "has no MANIFEST.json" in reasons[two.digest]
     with open_store(state, CONFIG) as store:
-        store.install(arrival(version=1), want=True, now_ms=9)
+        install(store, arrival(version=1), want=True, now_ms=9)
         assert_served(state, store.catalog)
 
 
@@ -290,7 +291,7 @@ def test_two_views_that_say_to_be_the_same_version_are_both_left_out(state: Path
         store.pin("other", 7, pinned=False)
         store.uninstall("other")
         another = arrival("other", 7, {"7/graph.onnx": b"another"})
-        store.install(another, want=True, now_ms=4)
+        install(store, another, want=True, now_ms=4)
     shutil.copytree(tmp_path / "copy" / "views", state / "views", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "copy" / "blobs", state / "blobs", dirs_exist_ok=True)
     (state / CATALOG).unlink()

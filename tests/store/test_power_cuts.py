@@ -25,6 +25,7 @@ from appliance.store.layout import CATALOG, blob_path, view_path
 from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 from tests.store.volatile_disk import VolatileDisk
 
 FULL = os.environ.get("STORE_SWEEP") == "full"
@@ -35,11 +36,11 @@ CONFIG = StoreConfig(free_floor_bytes=0, quota_bytes=3000)
 
 Operation = Callable[[StoreWriter], object]
 OPERATIONS: dict[str, Operation] = {
-    "install 1": lambda store: store.install(arrival(version=1), want=True, now_ms=1, downgrade=True),
-    "install 2": lambda store: store.install(arrival(version=2), want=True, now_ms=2, downgrade=True),
-    "install 3": lambda store: store.install(arrival(version=3), want=True, now_ms=3, downgrade=True),
-    "sign 1": lambda store: store.install(
-        arrival(version=1, signatures=b"{}", trust="key k"), want=False, now_ms=3
+    "install 1": lambda store: install(store, arrival(version=1), want=True, now_ms=1, downgrade=True),
+    "install 2": lambda store: install(store, arrival(version=2), want=True, now_ms=2, downgrade=True),
+    "install 3": lambda store: install(store, arrival(version=3), want=True, now_ms=3, downgrade=True),
+    "sign 1": lambda store: install(
+        store, arrival(version=1, signatures=b"{}", trust="key k"), want=False, now_ms=3
     ),
     "uninstall 1": lambda store: store.uninstall("digits", 1),
     "uninstall all": lambda store: store.uninstall("digits"),

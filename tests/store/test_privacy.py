@@ -26,7 +26,7 @@ from appliance.store.scrub import Scrub
 from appliance.store.writer import open_store
 from tests.sources.test_store import contents
 from tests.store.arrivals import arrival
-from tests.store.stores import NO_FLOOR
+from tests.store.stores import NO_FLOOR, install
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 NOBODY, GROUP = 65534, 60_001
@@ -43,7 +43,7 @@ def fill(state: Path, *versions: int) -> None:
     """Have whoever writes there write: the writer, a daemon, its records, a scrub."""
     with open_store(state, NO_FLOOR) as store:
         for version in versions or (1, 2):
-            store.install(arrival("digits", version, contents(version)), want=True, now_ms=version)
+            install(store, arrival("digits", version, contents(version)), want=True, now_ms=version)
     source = StoreSource(state, RepositoryConfig(), tuple)
     source.read()
     records = FileRecords(state / SERVE, lambda call: call(), lambda *line, **more: None)
@@ -194,7 +194,7 @@ def test_what_root_makes_in_somebody_s_directory_is_that_one_s(reachable: Path) 
     reachable.mkdir()
     os.chown(reachable, NOBODY, NOBODY)
     with open_store(reachable, NO_FLOOR) as store:
-        store.install(arrival("digits", 1, contents(1)), want=True, now_ms=1)
+        install(store, arrival("digits", 1, contents(1)), want=True, now_ms=1)
     assert {status.st_uid for status in entries(reachable).values()} == {NOBODY}
     assert as_user(NOBODY, [], lambda: fill(reachable, 2)) == "None"
     assert {status.st_uid for status in entries(reachable).values()} == {NOBODY}

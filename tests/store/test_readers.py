@@ -16,6 +16,7 @@ from appliance.store.layout import view_path
 from appliance.store.scrub import inspect
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 
 ROUNDS = 12
 PROGRAM = """
@@ -24,10 +25,11 @@ from pathlib import Path
 from appliance.config.store import StoreConfig
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
+from tests.store.stores import install
 for round in range(int(sys.argv[2])):
     with open_store(Path(sys.argv[1]), StoreConfig(free_floor_bytes=0)) as store:
         for version in (2 + round % 2, 3 - round % 2):
-            store.install(arrival(version=version), want=True, now_ms=round, downgrade=True)
+            install(store, arrival(version=version), want=True, now_ms=round, downgrade=True)
         store.uninstall("digits", 2 + round % 2)
         store.roll_back("digits", round)
         store.uninstall("digits", 3 - round % 2)
@@ -36,7 +38,7 @@ for round in range(int(sys.argv[2])):
 
 def test_a_reader_finds_every_wanted_version_whole_while_a_writer_comes_and_goes(tmp_path: Path) -> None:
     with open_store(tmp_path, StoreConfig(free_floor_bytes=0)) as store:
-        store.install(arrival(version=1), want=True, now_ms=0)
+        install(store, arrival(version=1), want=True, now_ms=0)
     seen = set()
     folder = RealFolder(tmp_path)
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), str(ROUNDS)]) as writer:

@@ -14,11 +14,11 @@ from appliance.store.layout import blob_path, view_root
 from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served
-from tests.store.stores import NO_FLOOR, blob_of
+from tests.store.stores import NO_FLOOR, blob_of, install
 
 
 def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, state: Path) -> None:
-    told = store.install(arrival(), want=True, now_ms=1)
+    told = install(store, arrival(), want=True, now_ms=1)
     blob = state / blob_path(blob_of(store, "digits", 1, "1/weights.bin"))
     with blob.open("rb") as mapped:
         before = mapped.fileno()
@@ -27,7 +27,7 @@ def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, stat
             file.seek(11)
             file.write(b"!")
         os.chmod(blob, 0o444)
-        again = store.install(arrival(), want=True, now_ms=2)
+        again = install(store, arrival(), want=True, now_ms=2)
         assert again.changed
         assert again.written_bytes == blob.stat().st_size
         assert os.pread(before, 1, 11) == b"!", "who has the old file open keeps it as it was"
@@ -36,18 +36,18 @@ def test_a_damaged_blob_is_replaced_by_installing_again(store: StoreWriter, stat
 
 
 def test_a_damaged_blob_is_replaced_for_every_version_that_has_it(store: StoreWriter, state: Path) -> None:
-    first = store.install(arrival(version=1), want=True, now_ms=1)
+    first = install(store, arrival(version=1), want=True, now_ms=1)
     blob = state / blob_path(blob_of(store, "digits", 1, "config.pbtxt"))
     os.chmod(blob, 0o644)
     blob.write_bytes(b"?" * blob.stat().st_size)
-    store.install(arrival(version=2), want=True, now_ms=2)
+    install(store, arrival(version=2), want=True, now_ms=2)
     assert_served(state, store.catalog)
     assert (view_root(state, first.digest) / "digits" / "config.pbtxt").read_bytes() == blob.read_bytes()
 
 
 def test_opening_mends_views(state: Path) -> None:
     with open_store(state, NO_FLOOR) as store:
-        told = store.install(arrival(), want=True, now_ms=1)
+        told = install(store, arrival(), want=True, now_ms=1)
     (view_root(state, told.digest) / "digits" / "config.pbtxt").unlink()
     with open_store(state, NO_FLOOR) as store:
         assert_served(state, store.catalog)
@@ -55,7 +55,7 @@ def test_opening_mends_views(state: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["file", "directory", "view", "extra", "file for a directory"])
 def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state: Path, loss: str) -> None:
-    home = view_root(state, store.install(arrival(), want=True, now_ms=1).digest) / "digits"
+    home = view_root(state, install(store, arrival(), want=True, now_ms=1).digest) / "digits"
     if loss == "file":
         (home / "1" / "graph.onnx").unlink()
     elif loss == "directory":
@@ -69,7 +69,7 @@ def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state:
         shutil.rmtree(home / "1")
         (home / "1").touch()
     generation = store.catalog.generation
-    assert store.install(arrival(), want=True, now_ms=1).changed
+    assert install(store, arrival(), want=True, now_ms=1).changed
     assert store.catalog.generation == generation + 1, "readers look again"
     assert_served(state, store.catalog)
     assert not (home / "1" / "more").exists()
@@ -79,7 +79,7 @@ def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state:
 def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, step: str) -> None:
     """So a file system may come out of a repair."""
     with open_store(state, NO_FLOOR) as store:
-        digest = store.install(arrival(), want=True, now_ms=1).digest
+        digest = install(store, arrival(), want=True, now_ms=1).digest
     place = view_root(state, digest) / step
     shutil.rmtree(place)
     place.write_text("no directory")
@@ -89,15 +89,15 @@ def test_a_file_where_a_view_has_a_directory_is_told_and_mended(state: Path, ste
     assert {each.text for each in found} == {"is missing or not its blob"}
     with open_store(state, NO_FLOOR) as store:
         assert_served(state, store.catalog)
-        assert not store.install(arrival(), want=True, now_ms=2).written_bytes
+        assert not install(store, arrival(), want=True, now_ms=2).written_bytes
 
 
 def test_a_file_where_blobs_have_a_directory_is_replaced_by_an_install(state: Path) -> None:
     with open_store(state, NO_FLOOR) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     home = (state / blob_path(digest_of(b"graph 1"))).parent
     shutil.rmtree(home)
     home.write_text("no directory")
     with open_store(state, NO_FLOOR) as store:
-        assert store.install(arrival(), want=True, now_ms=2).written_bytes >= len(b"graph 1")
+        assert install(store, arrival(), want=True, now_ms=2).written_bytes >= len(b"graph 1")
         assert_served(state, store.catalog)

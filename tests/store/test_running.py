@@ -16,6 +16,7 @@ from appliance.store.layout import INCUMBENTS, RUNNING
 from appliance.store.running import RunningRecord, RunningVersion, read_incumbents, read_running
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, contents_of
+from tests.store.stores import install
 
 DIGITS = RunningVersion(name="digits", version=3, digest=digest_of(b"digits"))
 PROGRAM = """
@@ -109,12 +110,12 @@ def test_incumbents_that_cannot_be_read_are_none(tmp_path: Path, data: bytes) ->
 def test_what_may_have_to_stand_in_is_not_evicted_but_goes_when_it_is_uninstalled(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with open_store(state, StoreConfig(free_floor_bytes=0, quota_bytes=14_000)) as store:
-        first = store.install(arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
-        store.install(arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
+        first = install(store, arrival(version=1, contents=contents_of(1, b"1" * 4000)), want=True, now_ms=1)
+        install(store, arrival(version=2, contents=contents_of(2, b"2" * 4000)), want=True, now_ms=2)
         records = FileRecords(state / "serve", lambda job: None, lambda *said, **fields: None)
         records.seat("digits", f"digits/1@{first.digest}")
         records.close()
         with pytest.raises(StoreFull):
-            store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+            install(store, arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
         assert store.uninstall("digits", 1).blobs
-        store.install(arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)
+        install(store, arrival(version=3, contents=contents_of(3, b"3" * 4000)), want=True, now_ms=3)

@@ -14,6 +14,7 @@ from appliance.store.layout import SCRUB, blob_path
 from appliance.store.scrub import Damage, Scrub, ScrubRecord, decode, due_s, encode, noted, read_record
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, contents_of
+from tests.store.stores import install
 
 CONFIG = StoreConfig(free_floor_bytes=0, scrub_bytes_per_s=1000)
 DIGESTS = [f"{number:064x}" for number in range(4)]
@@ -38,8 +39,8 @@ class Clock:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     with open_store(tmp_path / "state", CONFIG) as store:
-        store.install(arrival(), want=True, now_ms=1)
-        store.install(arrival(version=2), want=True, now_ms=2)
+        install(store, arrival(), want=True, now_ms=1)
+        install(store, arrival(version=2), want=True, now_ms=2)
     return tmp_path / "state"
 
 
@@ -90,7 +91,7 @@ def test_a_flipped_bit_is_found_and_forgotten_once_it_is_repaired(
     assert scrub.run_pass().damaged == (damage,), "it is told when it was found first"
     with open_store(state, CONFIG) as store:
         before = store.catalog
-        store.install(arrival(), want=False, now_ms=3)
+        install(store, arrival(), want=False, now_ms=3)
         assert store.catalog.models == before.models
         assert store.catalog.generation == before.generation + 1, "who serves it looks again"
     assert scrub.run_pass().damaged == ()

@@ -27,6 +27,7 @@ from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter
 from tests.domain.manifests import manifest_of
 from tests.store.arrivals import contents_of
+from tests.store.stores import install
 
 GIB = 1 << 30
 EVERY = (2 * GIB - 1, 2 * GIB, 2 * GIB + 1, 4 * GIB - 1, 4 * GIB, 4 * GIB + 1)
@@ -136,7 +137,7 @@ def store(state: Path) -> Iterator[StoreWriter]:
 def test_a_blob_of_that_size_is_stored_whole(store: StoreWriter, state: Path, size: int) -> None:
     told: list[int] = []
     entry = entry_of(size)
-    installed = store.install(package(entry, size), want=True, now_ms=1, progress=told.append)
+    installed = install(store, package(entry, size), want=True, now_ms=1, progress=told.append)
     assert sum(told) == installed.written_bytes > size
     assert (state / blob_path(entry.digest)).stat().st_size == size
     assert (state / view_path(installed.digest) / "digits" / "1" / "weights.bin").stat().st_size == size
@@ -175,6 +176,6 @@ def test_a_size_that_is_right_only_in_32_bits_is_a_lie(
         pieces=pieces,
     )
     with pytest.raises(BlobMismatch):
-        store.install(package(lie, brought), want=True, now_ms=1)
+        install(store, package(lie, brought), want=True, now_ms=1)
     assert not store.catalog.models
     assert os.listdir(state / "incoming") == []

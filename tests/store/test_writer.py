@@ -37,11 +37,11 @@ from models.generate import write_model
 from tests.domain.manifests import manifest_of
 from tests.repository.scanning import scan
 from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
-from tests.store.stores import NO_FLOOR, blob_of, blobs_in
+from tests.store.stores import NO_FLOOR, blob_of, blobs_in, install
 
 
 def test_an_installed_version_is_there_for_every_reader(store: StoreWriter, state: Path) -> None:
-    told = store.install(arrival(), want=True, now_ms=7)
+    told = install(store, arrival(), want=True, now_ms=7)
     assert told.changed
     assert told.written_bytes == sum(file.size for file in store.catalog.models[0].versions[0].files)
     assert read_catalog(state) == store.catalog
@@ -54,16 +54,16 @@ def test_a_view_is_a_model_directory(store: StoreWriter, state: Path, tmp_path: 
     write_model("mlp", tmp_path / "models")
     home = tmp_path / "models" / "mlp"
     contents = {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    told = store.install(arrival("mlp", 1, contents), want=True, now_ms=1)
+    told = install(store, arrival("mlp", 1, contents), want=True, now_ms=1)
     (found,) = scan(view_root(state, told.digest), RepositoryConfig()).servable
     assert (found.model.name, found.model.version) == ("mlp", 1)
 
 
 def test_installing_again_changes_nothing_and_says_so(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(), want=True, now_ms=7)
+    install(store, arrival(), want=True, now_ms=7)
     before = store.catalog
     files = {path: path.stat().st_ino for path in state.rglob("*") if path.is_file()}
-    told = store.install(arrival(), want=True, now_ms=99)
+    told = install(store, arrival(), want=True, now_ms=99)
     assert not told.changed
     assert told.written_bytes == 0
     assert store.catalog == before
@@ -71,35 +71,35 @@ def test_installing_again_changes_nothing_and_says_so(store: StoreWriter, state:
 
 
 def test_another_package_of_the_same_version_is_refused(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(), want=True, now_ms=7)
+    install(store, arrival(), want=True, now_ms=7)
     before = blobs_in(state)
     with pytest.raises(StoreRefused, match="digits/1 is installed as"):
-        store.install(arrival(contents=contents_of(1, b"other")), want=True, now_ms=8)
+        install(store, arrival(contents=contents_of(1, b"other")), want=True, now_ms=8)
     assert blobs_in(state) == before
 
 
 def test_contents_that_versions_share_are_stored_once(store: StoreWriter, state: Path) -> None:
-    first = store.install(arrival(version=1), want=True, now_ms=1)
-    second = store.install(arrival(version=2), want=True, now_ms=2)
+    first = install(store, arrival(version=1), want=True, now_ms=1)
+    second = install(store, arrival(version=2), want=True, now_ms=2)
     assert first.written_bytes > second.written_bytes
     assert blob_of(store, "digits", 1, "config.pbtxt") == blob_of(store, "digits", 2, "config.pbtxt")
     assert_served(state, store.catalog)
 
 
 def test_a_signature_that_comes_later_is_kept_and_not_lost_again(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(), want=True, now_ms=1)
-    signed = store.install(arrival(signatures=b"{}", trust="key abc"), want=True, now_ms=2)
+    install(store, arrival(), want=True, now_ms=1)
+    signed = install(store, arrival(signatures=b"{}", trust="key abc"), want=True, now_ms=2)
     assert signed.changed
     assert (view_root(state, signed.digest) / "SIGNATURE.json").read_bytes() == b"{}"
     for later in (arrival(), arrival(signatures=b"[]", trust="key other")):
-        assert not store.install(later, want=True, now_ms=3).changed
+        assert not install(store, later, want=True, now_ms=3).changed
         assert store.catalog.models[0].versions[0].trust == "key abc"
     assert_served(state, store.catalog)
 
 
 def test_wishes_pins_and_the_way_back(store: StoreWriter) -> None:
     for number in (1, 2, 3):
-        store.install(arrival(version=number), want=number < 3, now_ms=number)
+        install(store, arrival(version=number), want=number < 3, now_ms=number)
     store.want("digits", 3, now_ms=4)
     assert store.roll_back("digits", now_ms=5) == 2
     assert store.roll_back("digits", now_ms=6) == 1
@@ -132,11 +132,11 @@ def test_what_an_operator_names_is_an_order_and_what_is_installed_a_proposal(sto
         return model.wanted, model.order
 
     for number in (1, 2):
-        store.install(arrival(version=number), want=True, now_ms=number)
+        install(store, arrival(version=number), want=True, now_ms=number)
         assert orders() == (number, False)
     store.roll_back("digits", now_ms=3)
     assert orders() == (1, True)
-    store.install(arrival(version=3), want=True, now_ms=4)
+    install(store, arrival(version=3), want=True, now_ms=4)
     assert orders() == (3, False)
     store.want("digits", 3, now_ms=5)
     assert orders() == (3, False), "nothing is changed"
@@ -144,10 +144,10 @@ def test_what_an_operator_names_is_an_order_and_what_is_installed_a_proposal(sto
     assert orders() == (3, False)
     store.ask_again("digits", 3, now_ms=5, order=True)
     assert orders() == (3, True)
-    store.install(arrival(version=4), want=True, now_ms=6)
+    install(store, arrival(version=4), want=True, now_ms=6)
     store.want("digits", 2, now_ms=7)
     assert orders() == (2, True)
-    store.install(arrival(version=5), want=True, now_ms=8)
+    install(store, arrival(version=5), want=True, now_ms=8)
     store.try_out("digits", Trial(version=1, mode=TrialMode.CANARY, percent=5))
     assert orders() == (5, False)
     store.try_out("digits", None)
@@ -159,13 +159,13 @@ def test_that_clients_change_along_is_part_of_the_wish_and_may_be_said_later(sto
         (model,) = store.catalog.models
         return model.wanted, model.interface_change
 
-    store.install(arrival(version=1), want=True, now_ms=1)
-    store.install(arrival(version=2), want=True, now_ms=2)
+    install(store, arrival(version=1), want=True, now_ms=1)
+    install(store, arrival(version=2), want=True, now_ms=2)
     assert wish() == (2, False)
     before = store.catalog
     store.want("digits", 2, now_ms=3)
     assert store.catalog is before
-    store.install(arrival(version=2), want=True, interface_change=True, now_ms=3)
+    install(store, arrival(version=2), want=True, interface_change=True, now_ms=3)
     assert wish() == (2, True)
     store.want("digits", 2, now_ms=4)
     assert wish() == (2, True), "it was said"
@@ -175,7 +175,7 @@ def test_that_clients_change_along_is_part_of_the_wish_and_may_be_said_later(sto
     assert wish() == (2, True)
     store.roll_back("digits", now_ms=7)
     assert wish() == (1, True), "going back always works"
-    store.install(arrival(version=3), want=True, now_ms=8)
+    install(store, arrival(version=3), want=True, now_ms=8)
     assert wish() == (3, False)
 
 
@@ -183,7 +183,7 @@ def test_a_trial_ends_with_a_change_of_what_is_wanted(store: StoreWriter) -> Non
     """Or what is wanted would wait for it, for as long as nobody ends it."""
     changes = (lambda: store.want("digits", 2, now_ms=4), lambda: store.roll_back("digits", now_ms=5))
     for number in (1, 2, 3):
-        store.install(arrival(version=number), want=number == 1, now_ms=number)
+        install(store, arrival(version=number), want=number == 1, now_ms=number)
     for change in changes:
         store.try_out("digits", Trial(version=3, mode=TrialMode.CANARY, percent=5))
         store.want("digits", store.catalog.models[0].wanted, now_ms=3)
@@ -193,8 +193,8 @@ def test_a_trial_ends_with_a_change_of_what_is_wanted(store: StoreWriter) -> Non
 
 
 def test_what_nobody_needs_any_more_goes_and_nothing_else(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(version=1), want=True, now_ms=1)
-    store.install(arrival(version=2), want=True, now_ms=2)
+    install(store, arrival(version=1), want=True, now_ms=1)
+    install(store, arrival(version=2), want=True, now_ms=2)
     own = blob_of(store, "digits", 1, "1/weights.bin")
     gone = store.uninstall("digits", 1)
     assert own in {digest for digest, _ in gone.blobs}
@@ -207,7 +207,7 @@ def test_what_nobody_needs_any_more_goes_and_nothing_else(store: StoreWriter, st
 
 
 def test_what_a_daemon_runs_stays_until_it_does_not(store: StoreWriter, state: Path) -> None:
-    told = store.install(arrival(version=1), want=True, now_ms=1)
+    told = install(store, arrival(version=1), want=True, now_ms=1)
     record = RunningRecord(state)
     record.publish([RunningVersion(name="digits", version=1, digest=told.digest)])
     before = blobs_in(state)
@@ -220,7 +220,7 @@ def test_what_a_daemon_runs_stays_until_it_does_not(store: StoreWriter, state: P
 
 
 def test_nothing_is_collected_while_nobody_knows_what_runs(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(version=1), want=True, now_ms=1)
+    install(store, arrival(version=1), want=True, now_ms=1)
     record = RunningRecord(state)
     (state / "serve" / "running.json").write_text("{")
     before = blobs_in(state)
@@ -261,13 +261,13 @@ def test_there_is_a_catalog_before_the_first_blob(state: Path) -> None:
         raise Killed
 
     with open_store(state, NO_FLOOR) as store, pytest.raises(Killed):
-        store.install(arrival(), want=True, now_ms=1, progress=killed)
+        install(store, arrival(), want=True, now_ms=1, progress=killed)
     assert read_catalog(state) == Catalog()
 
 
 def test_opening_removes_what_a_killed_writer_left(state: Path) -> None:
     with open_store(state, NO_FLOOR) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     (state / INCOMING / "half").write_bytes(b"x")
     (state / INCOMING / "view-x" / "digits").mkdir(parents=True)
     with open_store(state, NO_FLOOR) as store:
@@ -285,7 +285,7 @@ def test_a_package_that_cannot_be_read_between_its_contents_is_no_trouble_of_the
         raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(ArtefactError, match="the package cannot be read: Input/output error"):
-        store.install(replace(arrival(), contents=contents()), want=True, now_ms=1)
+        install(store, replace(arrival(), contents=contents()), want=True, now_ms=1)
 
 
 def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
@@ -297,7 +297,7 @@ def test_why_a_package_is_refused_is_told_also_where_nothing_can_be_collected(
         raise PackageInvalid([Problem(file="digits/1", key="", text="holds no model")])
 
     with pytest.raises(PackageInvalid, match="holds no model"):
-        store.install(arrival(), want=True, now_ms=1, accept=refuse)
+        install(store, arrival(), want=True, now_ms=1, accept=refuse)
     record.close()
     assert store.collect().blobs
 
@@ -319,7 +319,7 @@ def test_the_name_of_the_state_directory_is_on_the_disk_before_anything_in_it(
         assert synced == [str(tmp_path)]
     with open_store(state, NO_FLOOR) as store:
         assert synced[:2] == [str(tmp_path)] * 2
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     synced.clear()
     with locked(state):
         assert synced == [], "what has a catalog was synced before"
@@ -343,10 +343,10 @@ def test_an_interrupted_install_goes_on_where_it_was(store: StoreWriter, state: 
         ],
     )
     with pytest.raises(ArtefactError, match="the package cannot be read: Input/output error"):
-        store.install(torn, want=True, now_ms=1)
+        install(store, torn, want=True, now_ms=1)
     assert not store.catalog.models
     there = sum((state / blob_path(digest)).stat().st_size for digest in blobs_in(state))
-    whole = store.install(arrival(), want=True, now_ms=2)
+    whole = install(store, arrival(), want=True, now_ms=2)
     assert whole.written_bytes == store.catalog.models[0].versions[0].bytes - there
     assert_served(state, store.catalog)
 
@@ -364,7 +364,8 @@ def test_packages_that_lie_leave_nothing_behind(store: StoreWriter, state: Path,
     claimed, brought, words = LIES[lie]
     base = contents_of(1)
     with pytest.raises(BlobMismatch, match=words):
-        store.install(
+        install(
+            store,
             lying("digits", 1, {**base, "1/a": claimed["a"]}, {**base, "1/a": brought["a"]}),
             want=True,
             now_ms=1,
@@ -379,11 +380,14 @@ def test_packages_that_lie_leave_nothing_behind(store: StoreWriter, state: Path,
 def test_packages_without_a_blob_or_with_another_size_beside_it_are_refused(store: StoreWriter) -> None:
     whole = arrival()
     with pytest.raises(BlobMismatch, match="came without 3 of its blobs"):
-        store.install(replace(whole, contents=[]), want=True, now_ms=1)
+        install(store, replace(whole, contents=[]), want=True, now_ms=1)
     entry = whole.manifest.blobs[0]
     with pytest.raises(BlobMismatch, match=f"comes with {entry.size + 1} bytes"):
-        store.install(
-            replace(whole, contents=[(entry.digest, entry.size + 1, io.BytesIO(b""))]), want=True, now_ms=1
+        install(
+            store,
+            replace(whole, contents=[(entry.digest, entry.size + 1, io.BytesIO(b""))]),
+            want=True,
+            now_ms=1,
         )
     assert not store.catalog.models
 
@@ -391,7 +395,7 @@ def test_packages_without_a_blob_or_with_another_size_beside_it_are_refused(stor
 def test_blobs_that_the_manifest_does_not_name_are_not_stored(store: StoreWriter, state: Path) -> None:
     whole = arrival()
     extra = (digest_of(b"extra"), 5, io.BytesIO(b"extra"))
-    store.install(replace(whole, contents=[*whole.contents, extra]), want=True, now_ms=1)
+    install(store, replace(whole, contents=[*whole.contents, extra]), want=True, now_ms=1)
     assert digest_of(b"extra") not in blobs_in(state)
 
 
@@ -401,7 +405,7 @@ def test_a_model_of_a_name_that_leads_elsewhere_is_refused(
 ) -> None:
     before = sorted(str(path) for path in state.parent.rglob("*"))
     with pytest.raises(PackageInvalid):
-        store.install(renamed(arrival(), name), want=True, now_ms=1)
+        install(store, renamed(arrival(), name), want=True, now_ms=1)
     assert sorted(str(path) for path in state.parent.rglob("*")) == before
 
 
@@ -413,7 +417,7 @@ def test_a_file_whose_path_leads_elsewhere_is_refused(store: StoreWriter, state:
     entry = replace(whole.manifest.files[0], path=path)
     tricked = replace(whole.manifest, files=(*whole.manifest.files, entry))
     with pytest.raises(PackageInvalid, match="file"):
-        store.install(replace(whole, manifest=tricked), want=True, now_ms=1)
+        install(store, replace(whole, manifest=tricked), want=True, now_ms=1)
     assert blobs_in(state) == set()
 
 
@@ -431,13 +435,13 @@ def test_a_link_in_the_store_leads_nowhere(state: Path, tmp_path: Path, where: s
         pytest.raises(StoreUnavailable, match=r"[Nn]ot a directory|symbolic links|File exists"),
         open_store(state, NO_FLOOR) as store,
     ):
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     assert list(outside.iterdir()) == []
 
 
 def test_a_broken_catalog_is_never_written_over(state: Path) -> None:
     with open_store(state, NO_FLOOR) as store:
-        store.install(arrival(), want=True, now_ms=1)
+        install(store, arrival(), want=True, now_ms=1)
     data = bytearray((state / CATALOG).read_bytes())
     data[40] ^= 1
     (state / CATALOG).write_bytes(data)
@@ -447,12 +451,12 @@ def test_a_broken_catalog_is_never_written_over(state: Path) -> None:
 
 
 def test_a_state_directory_that_went_away_is_no_empty_store(store: StoreWriter, state: Path) -> None:
-    store.install(arrival(version=1), want=True, now_ms=1)
+    install(store, arrival(version=1), want=True, now_ms=1)
     aside = state.with_name("aside")
     state.rename(aside)
     state.mkdir()
     with pytest.raises(StoreUnavailable, match="is not where it was"):
-        store.install(arrival(version=2), want=True, now_ms=2)
+        install(store, arrival(version=2), want=True, now_ms=2)
     assert list(state.iterdir()) == []
 
 
@@ -465,7 +469,7 @@ def test_the_state_directory_must_be_one(tmp_path: Path) -> None:
 
 def test_manifests_are_kept_as_they_came(store: StoreWriter, state: Path) -> None:
     whole = arrival()
-    told = store.install(whole, want=True, now_ms=1)
+    told = install(store, whole, want=True, now_ms=1)
     kept = (view_root(state, told.digest) / "MANIFEST.json").read_bytes()
     assert kept == encode_manifest(whole.manifest)
     assert digest_of(kept) == told.digest

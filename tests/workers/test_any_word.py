@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.side_by_side import SIZES_MAX, SideBySide
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BYTES_MAX, COUNT_MAX, SLACK_NS
 from appliance.workers.daemon.process import WorkerProcess
@@ -31,8 +33,6 @@ from appliance.workers.messages import (
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -51,7 +51,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.workers.bench import fake
 
 WORKER, MODEL, BATCH, TICKET = 7, 3, 11, 50
@@ -101,7 +100,7 @@ WORDS = (
     ),
     Word((Fetch(TICKET, 4096, 128),), Fetched(WORKER, FAILED)),
     Word((EvictWeights(MODEL),), WeightsEvicted(WORKER, MODEL, 5)),
-    Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, 7, 8, "why")),
+    Word((PageIn(MODEL),), WeightsPagedIn(WORKER, MODEL, 7, 8, "why")),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED[:1])),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, "", 0, 8, "no room", True)),
@@ -124,7 +123,7 @@ BOUNDS = (
     Word(
         (Load(MODEL, VERSION, TOLD),), ModelProgress(WORKER, MODEL, LoadStage.READING, BYTES_MAX, BYTES_MAX)
     ),
-    Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, None)),
+    Word((PageIn(MODEL),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 0, 0, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED)),
 )

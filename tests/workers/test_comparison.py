@@ -11,6 +11,7 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.side_by_side import SIZES_MAX, SideBySide
 from appliance.runtimes.runtime import (
     Feed,
     Place,
@@ -26,7 +27,6 @@ from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import Built
 from appliance.workers.child.loading import Loader
 from appliance.workers.child.measurement import PRIME_RUNS
-from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.domain.sample import make_version
 
 MS = 1_000_000

@@ -77,7 +77,7 @@ def test_an_answer_waits_for_the_weights(file: WeightsFile) -> None:
     def begin() -> None:
         gate.wait()
 
-    runs = Runs(WeightsArrival(file, verify=True, begin=begin), ran)
+    runs = Runs(WeightsArrival(file, begin=begin), ran)
     answers: list[bytes] = []
     thread = threading.Thread(target=lambda: answers.append(runs.answer()))
     thread.start()
@@ -95,14 +95,14 @@ def test_no_answer_leaves_when_reading_ended_early_whatever_ended_it(file: Weigh
     def begin() -> None:
         raise MemoryError
 
-    runs = Runs(WeightsArrival(file, verify=True, begin=begin))
+    runs = Runs(WeightsArrival(file, begin=begin))
     with pytest.raises(RunFailed, match="its weights were not read"):
         runs.run()
 
 
 def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
     Path(file.path).write_bytes(b"\1" + bytes(9_999))
-    arrival = WeightsArrival(file, verify=True)
+    arrival = WeightsArrival(file)
     runs = Runs(arrival)
     for _ in range(2):
         with pytest.raises(RunFailed, match="piece 0 "):
@@ -111,7 +111,7 @@ def test_no_answer_of_wrong_weights_leaves(file: WeightsFile) -> None:
 
 
 def test_nothing_is_prepared_before_the_exchange(file: WeightsFile) -> None:
-    runs = Runs(WeightsArrival(None, verify=True))
+    runs = Runs(WeightsArrival(None))
     runs.run()
     assert not runs.prepared
     runs.session.exchange(FakeRuntime().load(fake(), RuntimeSettings()))
@@ -124,8 +124,8 @@ def test_nothing_is_prepared_before_the_exchange(file: WeightsFile) -> None:
 
 
 def test_how_much_came_and_how_long_that_took(file: WeightsFile) -> None:
-    arrival = WeightsArrival(file, verify=False)
+    arrival = WeightsArrival(file)
     assert arrival.finish() is None
     assert arrival.nbytes == file.size
     assert arrival.took_ns > 0
-    assert WeightsArrival(None, verify=True).nbytes == 0
+    assert WeightsArrival(None).nbytes == 0

@@ -14,6 +14,7 @@ from appliance.config.workers import WorkersConfig
 from appliance.domain.digest import digest_of, piece_count
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import SideBySide
 from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_BYTES_MAX, KEPT_FILE
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
@@ -43,7 +44,6 @@ from appliance.workers.jail.access import access_to, longest_file
 from appliance.workers.lane import DaemonLane, socket_pair
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, ModelLoaded, PoolEvent
-from appliance.workers.side_by_side import SideBySide
 from tests.workers.bench import SMALL_ARENA, fake
 from tests.workers.in_time import in_time
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.model import (
     Batching,
     FormRoom,
@@ -21,6 +22,7 @@ from appliance.domain.model import (
     WarmupInput,
     WeightsFile,
 )
+from appliance.domain.side_by_side import SideBySide
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers import messages
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
@@ -50,8 +52,6 @@ from appliance.workers.messages import (
     encode,
 )
 from appliance.workers.port import (
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -72,7 +72,6 @@ from appliance.workers.port import (
     WeightsPagedIn,
 )
 from appliance.workers.settings import WorkerSettings
-from appliance.workers.side_by_side import SideBySide
 
 KIND_OF_LOADED = encode(ModelLoaded(1, 1, (), 1, 1))[2]
 EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE
@@ -111,7 +110,7 @@ SAMPLES: list[Message] = [
     Load(1, VERSION, LoadWish(background=True)),
     Load(1, VERSION, LoadWish(room_bytes=1 << 40)),
     EvictWeights(1),
-    PageIn(1, True),
+    PageIn(1),
     Build(1, VERSION),
     Unload(1),
     Run(1, 2, (ITEM, ITEM)),

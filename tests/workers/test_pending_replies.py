@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import (
     JUDGED_MAX,
@@ -17,8 +18,6 @@ from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, Pa
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
-    Assessment,
-    Deviation,
     Fetch,
     Fetched,
     FormBuilt,
@@ -213,7 +212,7 @@ def test_weights_are_not_filled_before_their_early_load_is_answered(
 
 
 def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: PendingReplies) -> None:
-    owes.expect_background(PageIn(MODEL, True), 300)
+    owes.expect_background(PageIn(MODEL), 300)
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, None))
     owes.settle(ModelRefused(WORKER, MODEL, "it is loaded already"))
@@ -263,7 +262,7 @@ def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(o
 
 def test_what_is_owed_aside_is_no_part_of_the_line(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(background=True)), 100, 200)
-    owes.expect_background(PageIn(MODEL, True), 300)
+    owes.expect_background(PageIn(MODEL), 300)
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     assert (len(owes), owes.in_line, owes.background, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
     owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
@@ -280,8 +279,8 @@ def test_what_is_owed_aside_is_no_part_of_the_line(owes: PendingReplies) -> None
         (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL + 1, 5)),
         (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL, -1)),
         (EvictWeights(MODEL), WeightsPagedIn(WORKER, MODEL, 1, 1, None)),
-        (PageIn(MODEL, False), WeightsEvicted(WORKER, MODEL, 1)),
-        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, -1, 1, None)),
+        (PageIn(MODEL), WeightsEvicted(WORKER, MODEL, 1)),
+        (PageIn(MODEL), WeightsPagedIn(WORKER, MODEL, -1, 1, None)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "../etc", 1, 1, None)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, None)),
         (Build(MODEL, fake()), ModelLoaded(WORKER, MODEL, (), 1, 1)),
@@ -355,7 +354,7 @@ def test_outputs_are_fetched_only_when_it_is_their_turn(owes: PendingReplies, ti
 
 def test_a_batch_waits_for_the_weights_of_its_own_model_alone(owes: PendingReplies) -> None:
     owes.expect_background(EvictWeights(MODEL), 1000)
-    owes.expect_background(PageIn(9, True), 1000)
+    owes.expect_background(PageIn(9), 1000)
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     assert owes.overdue(201, 0) == "a batch took longer than 0 ms"
     owes.settle(WeightsEvicted(WORKER, MODEL, 1))
@@ -370,7 +369,7 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
     [
         (Load(9, fake()), ModelRefused(WORKER, 9, AT_LENGTH)),
         (Load(9, fake()), ModelLoaded(WORKER, 9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
-        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, 1, 1, AT_LENGTH)),
+        (PageIn(MODEL), WeightsPagedIn(WORKER, MODEL, 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, AT_LENGTH, 1, 1, "no")),
         (Fetch(50, 4096, 128), Fetched(WORKER, RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH))),

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.tensor import Datatype
-from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
-from appliance.workers.priority import (
+from appliance.process.priority import (
     IOPRIO_IDLE,
     SHORT_TURN_NS,
     USUAL_TURN_NS,
@@ -22,9 +21,10 @@ from appliance.workers.priority import (
     yield_disk,
     yield_processor,
 )
+from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
 from models.generate import write_model
+from tests.process.io_class import io_class
 from tests.workers.bench import PLAIN, Bench, fake, spec, version_of
-from tests.workers.io_class import io_class
 
 PATIENCE_S = 20.0
 knows_turns = pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.process.calls import prctl
 from appliance.workers.child.refusals import HEARD_MAX, Refusals
 from appliance.workers.jail import seccomp
-from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.seccomp import Kind
 from appliance.workers.port import ItemStatus, ModelRefused, WorkerExited
 from tests.workers.bench import FOUR, Bench, fake

@@ -61,10 +61,10 @@ def test_evicting_lets_every_page_go_and_paging_in_brings_all_back(
     assert weights.size - 4096 * 64 <= loaded.evictable_bytes <= weights.size
     before = answer(shared_bench, worker, 100)
     assert resident_bytes(pid, weights.path) >= loaded.evictable_bytes
-    for verify in (False, True):
+    for _ in range(2):
         evict_weights(shared_bench, worker)
         assert resident_bytes(pid, weights.path) == 0
-        filled = page_in(shared_bench, worker, verify=verify)
+        filled = page_in(shared_bench, worker)
         assert (filled.nbytes, filled.failure) == (loaded.evictable_bytes, None)
         assert resident_bytes(pid, weights.path) >= loaded.evictable_bytes
         assert answer(shared_bench, worker, 100) == before
@@ -164,8 +164,8 @@ def test_weights_inside_the_model_file_are_not_evicted(shared_bench: Bench) -> N
     worker = shared_bench.start()
     assert load(shared_bench, worker, fake(), QUICK).evictable_bytes == 0
     evict_weights(shared_bench, worker)
-    assert page_in(shared_bench, worker, verify=True).failure is None
-    shared_bench.call(shared_bench.pool.page_in, worker, 999, False)
+    assert page_in(shared_bench, worker).failure is None
+    shared_bench.call(shared_bench.pool.page_in, worker, 999)
     assert shared_bench.event(WeightsPagedIn).failure == "the model is not loaded"
     stop(shared_bench, worker)
 
@@ -186,7 +186,8 @@ def test_a_bit_flipped_before_the_load_refuses_it(
     reason = refused(shared_bench, worker, version, wish, rotten=True)
     assert reason.startswith("weights.bin: piece 1 (bytes 4194304 to 8388608) is not what it was")
     assert str(tmp_path) not in reason
-    load(shared_bench, worker, version, wish._replace(verify=False))
+    without_digests = replace(version, weights=replace(version.weights, pieces=()))
+    load(shared_bench, worker, without_digests, wish)
     stop(shared_bench, worker)
 
 
@@ -211,9 +212,7 @@ def test_no_answer_of_an_early_load_leaves_before_its_weights_are_verified(
     stop(shared_bench, worker)
 
 
-def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_page_in(
-    shared_bench: Bench, tmp_path: Path
-) -> None:
+def test_a_bit_flipped_while_mapped_is_found_by_the_next_page_in(shared_bench: Bench, tmp_path: Path) -> None:
     version = write_version(tmp_path)
     assert version.weights is not None
     assert len(version.weights.pieces) == PIECES
@@ -221,9 +220,7 @@ def test_a_bit_flipped_while_mapped_is_found_by_the_next_verified_page_in(
     load(shared_bench, worker, version, QUICK)
     evict_weights(shared_bench, worker)
     flip_bit(version.weights.path, version.weights.size - 5000)
-    assert page_in(shared_bench, worker).failure is None
-    evict_weights(shared_bench, worker)
-    assert "piece 2 (bytes 8388608 to" in str(page_in(shared_bench, worker, verify=True).failure)
+    assert "piece 2 (bytes 8388608 to" in str(page_in(shared_bench, worker).failure)
     stop(shared_bench, worker)
 
 
@@ -288,7 +285,7 @@ def test_a_model_is_neither_closed_nor_loaded_anew_while_its_weights_come_back(
     other, model = bench.load(worker, fake()), bench.load(worker, version)
     placed = bench.place([FOUR], [0])
     with Gate(tmp_path / "gate") as gate:
-        bench.call(bench.pool.page_in, worker, model, False)
+        bench.call(bench.pool.page_in, worker, model)
         gate.reached()
         bench.call(bench.pool.unload, worker, model)
         bench.run(worker, other, placed)  # which does not wait for them
@@ -315,7 +312,7 @@ def test_a_worker_that_is_told_to_stop_has_its_time_from_the_end_of_what_it_does
     with Gate(tmp_path / "gate") as filling:
         load(bench, worker, fake(evictable_bytes=4096, page_in_gate=tmp_path / "gate"), QUICK)
         evict_weights(bench, worker)
-        bench.call(bench.pool.page_in, worker, 100, False)
+        bench.call(bench.pool.page_in, worker, 100)
         filling.reached()
         bench.call(bench.pool.stop, worker)
         clock.ahead_ns += EXIT_GRACE_NS + 1

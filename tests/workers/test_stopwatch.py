@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from appliance.process.priority import yield_processor
 from appliance.workers.child import measurement
 from appliance.workers.child.measurement import Stopwatch
-from appliance.workers.priority import yield_processor
 from tests.workers.rival import rival
 
 WAITED_NS = 30_000_000

@@ -89,8 +89,8 @@ def evict_weights(bench: Bench, worker: int, model: int = 100) -> None:
     bench.event(WeightsEvicted)
 
 
-def page_in(bench: Bench, worker: int, *, verify: bool = False, model: int = 100) -> WeightsPagedIn:
-    bench.call(bench.pool.page_in, worker, model, verify)
+def page_in(bench: Bench, worker: int, *, model: int = 100) -> WeightsPagedIn:
+    bench.call(bench.pool.page_in, worker, model)
     return bench.event(WeightsPagedIn)
 
 

@@ -22,9 +22,10 @@ from appliance.package.reader import open_package
 from appliance.package.servable import check_servable
 from appliance.package.trust import vouched
 from appliance.package.verification import Policy
+from appliance.store.installation import Installed, InstallRequest, eviction_words
 from appliance.store.layout import view_root
 from appliance.store.scrub import forget_damage
-from appliance.store.writer import Installed, StoreWriter, eviction_words
+from appliance.store.writer import StoreWriter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +86,8 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
             arrival = arrival_of(reader, trust)
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
-                told = store.install(
-                    arrival,
+                request = InstallRequest(
+                    package=arrival,
                     want=not arguments.no_want,
                     downgrade=arguments.downgrade,
                     interface_change=arguments.allow_interface_change,
@@ -96,6 +97,7 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
                         view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
                     ),
                 )
+                told = store.install(request)
             with suppress(OSError):  # the next scrub finds it out
                 files = arrival.version(store_session.wall_ms()).files
                 forget_damage(arguments.state_dir, {file.digest for file in files})

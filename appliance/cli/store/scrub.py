@@ -15,9 +15,9 @@ from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.quantity import bytes_text
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.store.scrub import Scrub, ScrubRecord, blobs_of, due_s, read_record
 from appliance.store.trouble import told
-from appliance.workers.priority import yield_disk, yield_processor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Step, Steps, held_back
+from appliance.core.rollout.attempt import Contender, Step, Steps, held_back
 from appliance.core.rollout.catalog import CatalogVersion, is_on_trial
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
@@ -203,19 +203,18 @@ class Admission:
             return
         yield from self._take_slot(version, current, now_ns)
         registry.versions[version.id] = version
-        background = before is not None or self._calm
-        self._trials.begin(
-            version,
-            before,
-            entry.trial,
-            now_ns,
-            background=background,
+        contender = Contender(
+            version=version,
+            before=before,
+            wish=entry.trial,
+            background=before is not None or self._calm,
             order=entry.order,
             again=again,
             fallen=fallen,
             free=self._is_free(entry, before),
             allowed=entry.may_change_interface,
         )
+        self._trials.begin(contender, now_ns)
 
     def _take_slot(self, version: Version, current: Version | None, now_ns: int) -> Steps:
         """Have its name and number, at once or, where ``current`` serves under them, when that has left."""

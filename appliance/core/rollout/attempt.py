@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.core.rollout import actions as do
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.events import Figures, FiguresRead
 from appliance.core.rollout.phase import CHOSEN, SERVING, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
@@ -59,24 +60,41 @@ def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | N
     return InterfaceChanged(changes=changes, version=before.version, again=again)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Attempt:
-    """One try of a version to serve."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A version that is to serve, with what is wished and known of that when it begins."""
 
     version: Version
-    before: Version | None
+    before: Version | None = None
     """What it would replace."""
-    trial: Trial
+    wish: TrialWish | None = None
+    """How it is to be tried; None: as is configured."""
     background: bool
     """No request waits for it."""
+    order: bool = False
+    """An operator ordered it: where it is proven it serves at once, and is compared with nothing."""
+    again: bool = False
+    """It had been given up, and nothing else of its model serves."""
+    fallen: bool = False
+    """Its history says last that it was given up or withdrawn, and not yet that it serves again."""
+    free: bool = True
+    """Clients of ``before`` do not keep it from taking its place."""
+    allowed: bool = False
+    """Somebody said that its clients change along with it."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One try of a ``contender`` to serve. What is kept of that here as well changes meanwhile."""
+
+    contender: Contender
+    trial: Trial
+    before: Version | None
+    """What it would replace."""
     ordered: bool
     """An operator waits for it."""
     known: bool
     """It was proven here before."""
-    again: bool
-    """It had been given up, and nothing else of its model serves."""
-    fallen: bool
-    """Its history says last that it was given up or withdrawn, and not yet that it serves again."""
     free: bool
     """Clients of ``before`` do not keep it from taking its place."""
     allowed: bool
@@ -97,6 +115,11 @@ class Attempt:
     """Requests that it refused as invalid and ``before`` would have taken."""
 
     @property
+    def version(self) -> Version:
+        """What is to serve."""
+        return self.contender.version
+
+    @property
     def phase(self) -> Phase:
         """How far it has come."""
         return self.version.phase
@@ -114,7 +137,7 @@ class Attempt:
     @property
     def occupies(self) -> bool:
         """Whether it takes one of the places for loading in the background."""
-        return self.background and self.phase in CHOSEN
+        return self.contender.background and self.phase in CHOSEN
 
     @property
     def stuck(self) -> bool:
@@ -177,7 +200,7 @@ class Attempt:
         has_next = has_engine(self.version.model) and not self.known
         held_to = bool(self.version.model.golden) or self.before is not None or has_next
         assess = held_to and self.version.assessment is None
-        return LoadWish(background=self.background, urgent=self.ordered, assess=assess, tell=True)
+        return LoadWish(background=self.contender.background, urgent=self.ordered, assess=assess, tell=True)
 
     def seen(self, read: FiguresRead) -> Seen:
         """Its figures, and those of the version before."""

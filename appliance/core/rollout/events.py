@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout.catalog import Catalog
-from appliance.workers.port import Assessment
-from appliance.workers.side_by_side import SideBySide
+from appliance.domain.assessment import Assessment
+from appliance.domain.side_by_side import SideBySide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from appliance.core.memory.budget import WaitsForMemory
+from appliance.domain.assessment import Assessment
 from appliance.domain.interface import InterfaceChange
 from appliance.domain.model import Unlike
-from appliance.workers.port import Assessment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.version import Artifact
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
-from appliance.workers.port import Assessment
 
 MADE: Final[Mapping[Artifact, str]] = MappingProxyType({Artifact.PACKED: "#packed"})
 """What follows an identity in the records of what was made of a version."""

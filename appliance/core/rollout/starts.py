@@ -66,7 +66,7 @@ class Starts:
         while round_.queue:
             attempt = round_.queue[0]
             if self._trials.attempts.get(attempt.version.id) is attempt and attempt.phase is Phase.QUEUED:
-                may_load = not attempt.background or round_.places > 0
+                may_load = not attempt.contender.background or round_.places > 0
                 turn = now_ns >= attempt.again_ns and (attempt.kept or not round_.full)
                 if attempt.may_rest or (may_load and turn):
                     before = attempt.before.id if attempt.before is not None else None
@@ -97,13 +97,13 @@ class Starts:
         elif event.there:
             yield from self._trials.waits(attempt, None)
             attempt.again_ns, attempt.kept = event.again_ns, event.kept
-            round_.places -= attempt.background
+            round_.places -= attempt.contender.background
             round_.chosen.append(attempt)
         elif event.asked:
             attempt.again_ns, attempt.kept = event.again_ns, event.kept
             yield from self._trials.waits(attempt, event.reason)
             self._defer(round_, attempt)
-        elif not attempt.background or round_.places > 0:
+        elif not attempt.contender.background or round_.places > 0:
             self._defer(round_, attempt)
         yield from self._go_on(round_, now_ns)
 
@@ -122,7 +122,7 @@ class Starts:
                     attempt.counted = True
                     uncounted.append(attempt)
         for again in (False, True):
-            if counted := [attempt for attempt in uncounted if attempt.again is again]:
+            if counted := [attempt for attempt in uncounted if attempt.contender.again is again]:
                 versions = tuple(attempt.version.id for attempt in counted)
                 keys = tuple(attempt.key for attempt in counted)
                 yield do.RecordAttempts(versions, keys, again)
@@ -138,7 +138,7 @@ class Starts:
         else:
             yield do.Report("tries cannot be counted", {"error": event.problem})
             # What has nothing to go on serving in its place is loaded all the same.
-            spared = [each for each in ready if each.before is not None or each.again]
+            spared = [each for each in ready if each.before is not None or each.contender.again]
             yield from self._load([each for each in ready if each not in spared], now_ns)
             for attempt in spared:
                 attempt.began_ns = now_ns
@@ -152,5 +152,7 @@ class Starts:
             attempt.version.enter(Phase.LOADING)
             groups.setdefault(attempt.trial.tries, []).append(attempt.version.id)
         for alone, versions in sorted(groups.items()):
-            self._loading |= {version for version in versions if self._trials.attempts[version].background}
+            self._loading |= {
+                version for version in versions if self._trials.attempts[version].contender.background
+            }
             yield do.Load(tuple(versions), alone)

@@ -10,7 +10,16 @@ from dataclasses import replace
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, Outcome, RollsBack, Steps, TakesOver
+from appliance.core.rollout.attempt import (
+    Attempt,
+    Contender,
+    IsGivenUp,
+    Leaves,
+    Outcome,
+    RollsBack,
+    Steps,
+    TakesOver,
+)
 from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import (
@@ -25,7 +34,7 @@ from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Artifact, Version, VersionSpec
-from appliance.workers.side_by_side import SideBySide
+from appliance.domain.side_by_side import SideBySide
 
 
 class Succession:
@@ -75,7 +84,7 @@ class Succession:
             version = attempt.version
             version.enter(Phase.LIVE)
             yield do.Rest(version.id)
-            if attempt.fallen:
+            if attempt.contender.fallen:
                 yield attempt.came_out(Ending.LIVE, Phase.QUEUED, ServesAgain(), now_ns)
                 yield do.Forgive(attempt.key)
             yield from self._trials.conclude(attempt)
@@ -191,7 +200,8 @@ class Succession:
         copy = Version(spec=spec)
         yield do.Add(copy)
         self._registry.versions[copy.id] = self._registry.incoming[version.slot] = copy
-        self._trials.begin(copy, version, TrialWish(), now_ns, background=background)
+        contender = Contender(version=copy, before=version, wish=TrialWish(), background=background)
+        self._trials.begin(contender, now_ns)
 
     # --- leaving
 

@@ -17,7 +17,7 @@ from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.histogram import HistogramValue
-from appliance.workers.side_by_side import FACTOR, SideBySide, slowest
+from appliance.domain.side_by_side import FACTOR, SideBySide, slowest
 
 SECOND_NS: Final = 1_000_000_000
 LOOK_NS: Final = 100_000_000

@@ -13,6 +13,7 @@ from appliance.core.rollout import reasons
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.attempt import (
     Attempt,
+    Contender,
     IsGivenUp,
     Leaves,
     RollsBack,
@@ -48,35 +49,22 @@ class Trials:
 
     # --- what begins
 
-    def begin(
-        self,
-        version: Version,
-        before: Version | None,
-        wish: TrialWish | None,
-        now_ns: int,
-        *,
-        background: bool,
-        order: bool = False,
-        again: bool = False,
-        fallen: bool = False,
-        free: bool = True,
-        allowed: bool = False,
-    ) -> None:
-        """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
-        is proven: it is compared with nothing. Nor is what is moved away from a device with a fault, which is not gone
-        back to."""
+    def begin(self, contender: Contender, now_ns: int) -> None:
+        """Its attempt begins. What is moved away from a device with a fault is compared with nothing, as that is not
+        gone back to; nor is what is ordered and proven."""
+        version, before, wish = contender.version, contender.before, contender.wish
         proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
-        known = proof.proven and not again
+        known = proof.proven and not contender.again
         engine = version.is_packed and has_engine(version.model)
         # How slow an engine was at a bad time, for which it was dropped, says nothing of the one that was built anew.
         version.assessment = None if engine and not known else proof.assessment
-        order = order and known
+        ordered = contender.order and known
         holds = wish is not None and wish.hold
-        alone = order or version.spec.moved or (self._registry.is_uninstalled(before) and not holds)
+        alone = ordered or version.spec.moved or (self._registry.is_uninstalled(before) and not holds)
         beside = None if alone else before
         trial = Trial(
             self._config,
-            TrialWish() if order else wish or configured_trial(self._config),
+            TrialWish() if ordered else wish or configured_trial(self._config),
             before=beside is not None,
             comparable=beside is not None and interchangeable(version.model, beside.model),
             now_ns=now_ns,
@@ -85,21 +73,18 @@ class Trials:
             engine=engine,
         )
         self.attempts[version.id] = Attempt(
-            version=version,
-            before=before,
+            contender=contender,
             trial=trial,
-            background=background,
-            ordered=order,
+            before=before,
+            ordered=ordered,
             known=known,
-            again=again,
-            fallen=fallen,
-            free=free,
-            allowed=allowed,
+            free=contender.free,
+            allowed=contender.allowed,
         )
 
     def watch_again(self, version: Version, now_ns: int) -> Steps:
         """It serves again; where it was replaced before it was proven, it goes on being watched."""
-        self.begin(version, None, TrialWish(), now_ns, background=False)
+        self.begin(Contender(version=version, wish=TrialWish(), background=False), now_ns)
         attempt = self.attempts[version.id]
         phase = Phase.LIVE if attempt.known else attempt.trial.step(on.Assessed(None, 0, 0), now_ns)
         version.enter(phase)
@@ -300,7 +285,7 @@ class Trials:
         yield from self._read(attempt, reference=True)
         if before is not None and attempt.comparable and version.phase is Phase.WATCHED:
             yield do.FallBack(version.id, before.id)
-        if before is not None or attempt.fallen or not attempt.known:
+        if before is not None or attempt.contender.fallen or not attempt.known:
             yield attempt.came_out(Ending.LIVE, was, attempt.showed, now_ns)
         yield TakesOver(attempt)
         yield do.WakeAt(0)  # it may be what others are to be tried beside
@@ -406,7 +391,7 @@ class Trials:
             yield do.Forgive(attempt.key)
         elif attempt.counted and (was is Phase.PARKED or loading):
             attempt.counted = False
-            yield do.GiveBack(attempt.key, attempt.again)
+            yield do.GiveBack(attempt.key, attempt.contender.again)
 
     def _inherit(self, version: Version, heir: Version | None, now_ns: int) -> Steps:
         """What was to replace ``version`` replaces ``heir`` now, or nothing."""

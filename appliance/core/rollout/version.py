@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from appliance.core.rollout.phase import Phase, advance
 from appliance.core.rollout.reasons import Refusal, Untried, WaitReason
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
-from appliance.workers.port import Assessment
 
 
 class Artifact(StrEnum):

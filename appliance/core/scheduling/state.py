@@ -15,7 +15,7 @@ from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model,
 from appliance.core.scheduling.integrity import check_grants, check_group
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.queueing import enqueue, remove
-from appliance.core.scheduling.statistics import SchedulerStatistics, batch_key_statistics, lane_statistics
+from appliance.core.scheduling.statistics import SchedulerStatistics
 
 DEVIATIONS_PER_MEAN_DEVIATION = 1.2533
 """Standard deviation over mean absolute deviation of a normal distribution."""
@@ -86,14 +86,12 @@ class State:
         return leases.price(self._batch_keys.get(batch_key), self._margin_ns)
 
     def statistics(self) -> SchedulerStatistics:
-        """What is queued, what runs, and what is known."""
+        """Sums of what is queued and known: nothing is built for each lane or batch key."""
         return SchedulerStatistics(
             queued=len(self._waiting),
             queued_bytes=self._queued_bytes,
-            running=sum(len(running.entries) for running in self._running.values()),
             queued_by_model={model.model: model.queued for model in self._models.values() if model.queued},
-            lanes=tuple(lane_statistics(lane) for lane in self._lanes.values()),
-            batch_keys=tuple(batch_key_statistics(batch_key) for batch_key in self._batch_keys.values()),
+            batch_keys=len(self._batch_keys),
         )
 
     def check_integrity(self) -> None:

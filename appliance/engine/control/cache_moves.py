@@ -132,7 +132,7 @@ class CacheMoves:
         holders = self._rollouts.groups.holders(cached.served)
         cached.pending = set(holders)
         for worker in holders:
-            self._workers.page_in(worker, cached.served.id, verify=True)  # a disk that rots must not answer
+            self._workers.page_in(worker, cached.served.id)
         return [] if holders else self._fail(cached, now_ns)
 
     def evict(self, cached: Cached) -> None:

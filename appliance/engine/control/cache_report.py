@@ -2,18 +2,21 @@
 workers say of it, and what cannot be in memory as it is configured.
 
 Weights lie in a file of their own and come with the digests of their pieces where their package was installed; nothing
-else can be verified. A load verifies always, a page-in where it was asked to. Owner: the model cache.
+else can be verified. Loads and page-ins verify always. Owner: the model cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
-from appliance.domain.device import DeviceName
+from appliance.core.memory.footprint import Residency
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.sizes import Sizes
+from appliance.engine.environment import RequestLog
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import limit_text, megabytes, wait_text
@@ -55,6 +58,57 @@ class CacheTally:
 
 def _verifiable(version: ModelVersion) -> bool:
     return version.on_cpu and version.weights is not None and bool(version.weights.pieces)
+
+
+class CacheReport:
+    """Asks the others; keeps only what it found of problems last, as it logs each once."""
+
+    def __init__(
+        self,
+        *,
+        config: ResidencyPolicy,
+        memory: Accountant,
+        sizes: Sizes,
+        routes: Routes,
+        tally: CacheTally,
+        log: RequestLog,
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._sizes = sizes
+        self._routes = routes
+        self._tally = tally
+        self._log = log
+        self._problems: tuple[str, ...] = ()
+
+    def look(self, versions: Collection[Served], serving: Collection[Served]) -> None:
+        """Find what cannot be, of all ``versions`` there are and those ``serving`` that are looked after, and log what
+        is new of it."""
+        now = Situation(
+            versions=versions,
+            serving=serving,
+            unfit=self._memory.unfit(),
+            limits={device: self._memory.limit(device) for device in self._memory.devices},
+        )
+        found = tuple(problems(self._config, self._sizes, self._routes, now))
+        for problem in found:
+            if problem not in self._problems:
+                self._log.event("models do not fit as configured", reason=problem)
+        self._problems = found
+
+    def figures(self, serving: Iterable[Served]) -> ResidencyFigures:
+        """For people, as of now."""
+        stood = {device: self._memory.statistics(device) for device in self._memory.devices}
+        host, sums = stood.get(CPU), stood.values()
+        evicted = [each for each in serving if each.memory.residency is Residency.WEIGHTS_EVICTED]
+        return self._tally.figures._replace(
+            budget_bytes=host.budget_bytes if host is not None else 0,
+            used_bytes=host.used_bytes + host.other_bytes if host is not None else 0,
+            problems=self._problems,
+            waiting=sum(each.waiting_requests for each in sums),
+            waiting_bytes=sum(each.waiting_bytes for each in sums),
+            weights_evicted_bytes=sum(self._sizes.footprint(each).evictable_bytes for each in evicted),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

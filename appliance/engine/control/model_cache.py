@@ -27,7 +27,7 @@ from appliance.domain.device import CPU, DeviceName
 from appliance.domain.device_reading import DeviceState
 from appliance.domain.errors import CapacityError
 from appliance.engine.control.cache_moves import Cached, CacheMoves
-from appliance.engine.control.cache_report import CacheTally, Situation, problems
+from appliance.engine.control.cache_report import CacheReport, CacheTally
 from appliance.engine.control.devices import Devices, Drains
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Costs, Sizes
@@ -90,6 +90,14 @@ class ModelCache:
         self._devices = Devices(self._memory, terms.devices)
         self._drains = Drains(self._devices, rollouts, self, shell)
         self._tally = CacheTally()
+        self._report = CacheReport(
+            config=terms.config,
+            memory=self._memory,
+            sizes=self._sizes,
+            routes=routes,
+            tally=self._tally,
+            log=shell.log,
+        )
         self._moves = CacheMoves(
             config=terms.config,
             rollouts=rollouts,
@@ -99,7 +107,6 @@ class ModelCache:
             shell=shell,
         )
         self._cached = self._moves.cached
-        self._problems: tuple[str, ...] = ()
         self._sampled_ns = 0
 
     # --- requests
@@ -191,7 +198,7 @@ class ModelCache:
         for model in self._sizes.known():
             if self._rollouts.served(model) is None:
                 self._sizes.forget(model)
-        self._find_problems(there.values())
+        self._report.look(there.values(), self._serving())
 
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
@@ -239,19 +246,6 @@ class ModelCache:
         self._moves.remove(cached, now_ns)
         self._room.displace(cached.served.id)
         return self._left(cached.served)
-
-    def _find_problems(self, versions: Iterable[Served]) -> None:
-        now = Situation(
-            versions=versions,
-            serving=[cached.served for cached in self._cached.values()],
-            unfit=self._memory.unfit(),
-            limits={device: self._memory.limit(device) for device in self._memory.devices},
-        )
-        found = tuple(problems(self._terms.config, self._sizes, self._routes, now))
-        for problem in found:
-            if problem not in self._problems:
-                self._shell.log.event("models do not fit as configured", reason=problem)
-        self._problems = found
 
     # --- versions on their way
 
@@ -450,6 +444,10 @@ class ModelCache:
 
     # --- small things
 
+    def _serving(self) -> list[Served]:
+        """Versions that are looked after."""
+        return [cached.served for cached in self._cached.values()]
+
     def _running(self, model: int) -> bool:
         """Whether it has something in flight, or is about to change where it runs."""
         cached = self._cached.get(model)
@@ -482,15 +480,4 @@ class ModelCache:
 
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
-        stood = {device: self._memory.statistics(device) for device in self._memory.devices}
-        host, sums = stood.get(HOST), stood.values()
-        served = [cached.served for cached in self._cached.values()]
-        evicted = [each for each in served if each.memory.residency is Residency.WEIGHTS_EVICTED]
-        return self._tally.figures._replace(
-            budget_bytes=host.budget_bytes if host is not None else 0,
-            used_bytes=host.used_bytes + host.other_bytes if host is not None else 0,
-            problems=self._problems,
-            waiting=sum(each.waiting_requests for each in sums),
-            waiting_bytes=sum(each.waiting_bytes for each in sums),
-            weights_evicted_bytes=sum(self._sizes.footprint(each).evictable_bytes for each in evicted),
-        )
+        return self._report.figures(self._serving())

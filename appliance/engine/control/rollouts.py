@@ -6,7 +6,7 @@ Takes the wanted catalog and what workers say; gives events to the scheduler. Ow
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +15,7 @@ from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.attempt import key_of
 from appliance.core.rollout.catalog import Catalog
-from appliance.core.rollout.retries import tries_left
 from appliance.core.rollout.rollout import Rollout
 from appliance.core.scheduling.events import ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
@@ -29,6 +27,7 @@ from appliance.engine.control.instance_group import Held, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.memory_port import MemoryPort, memory_answered
 from appliance.engine.control.recorder import Recorder, SwapTerms
+from appliance.engine.control.rollout_report import RolloutReport
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.control.version_blame import VersionBlame
 from appliance.engine.environment import Shell
@@ -37,9 +36,7 @@ from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.version_status import said_of, version_status
-from appliance.engine.versions.wording import Said, remark_text
-from appliance.telemetry.snapshot import SwapFigures, VersionStatus
+from appliance.engine.versions.wording import remark_text
 from appliance.workers.port import (
     ExitCause,
     FormBuilt,
@@ -442,6 +439,18 @@ class Rollouts:
     # --- what others ask
 
     @property
+    def report(self) -> RolloutReport:
+        """What there is to tell of versions, as of now."""
+        return RolloutReport(
+            core=self._core,
+            routes=self._routes,
+            groups=self._groups,
+            traffic=self._traffic,
+            recorder=self._recorder,
+            memory=self._memory,
+        )
+
+    @property
     def groups(self) -> InstanceGroups:
         """To be asked only."""
         return self._groups
@@ -464,37 +473,3 @@ class Rollouts:
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``, if it has, or is about to get, a worker."""
         return self._served.get(model)
-
-    def said(self) -> dict[int, Said]:
-        """What there is to say of each version, by its id."""
-        registry = self._core.registry
-        return {served.id: said_of(served, registry) for served in self._routes.all()}
-
-    def headers(self) -> tuple[str, ...]:
-        """Headers by whose values requests are led to versions on trial."""
-        return self._traffic.headers(self._core.trials.splits)
-
-    def figures(self) -> SwapFigures:
-        """For people, as of now."""
-        return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
-
-    def version_statuses(
-        self, queued: Mapping[int, int], running: Mapping[int, int], held: Mapping[int, int]
-    ) -> tuple[VersionStatus, ...]:
-        """All versions, for people; ``queued`` and ``running`` count requests by model id, ``held`` clients."""
-        said = self.said()
-        return tuple(
-            version_status(
-                served,
-                said=said[served.id],
-                queued=queued.get(served.id, 0),
-                running=running.get(served.id, 0),
-                held_clients=held.get(served.id, 0),
-                workers=self._groups.holders(served),
-                memory=self._memory.memory_of(served) if self._memory is not None else (0, 0),
-                trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
-                tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
-                next_try_ms=self._core.retries.next_try_ms(served.version),
-            )
-            for served in self._routes.all()
-        )

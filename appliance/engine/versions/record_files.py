@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.core.rollout.records import Change, Proof, Standing
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder, make_own_directory, read_whole, replace_file
@@ -26,7 +27,6 @@ from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, model_of
 from appliance.store.full_disk import reason_of
 from appliance.store.layout import INCUMBENTS
-from appliance.workers.port import Assessment, Deviation
 
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"

@@ -21,11 +21,11 @@ from typing import Final
 from appliance.domain.device import DeviceKind, parse_device
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ConfigInvalid
+from appliance.process.life import die_with_parent
 from appliance.runtimes.runtime import Runtime, lacking, open_runtimes
 from appliance.tools.conformance.cases import CASES, DEVICE, Case, NotConforming, Rig
 from appliance.tools.conformance.identity import identity_version
 from appliance.tools.conformance.outcome import Outcome
-from appliance.workers.confinement import die_with_parent
 
 CASE_S: Final = 120
 """As long as a box gives a load."""

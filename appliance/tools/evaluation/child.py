@@ -19,6 +19,8 @@ from appliance.domain.errors import ApplianceError, ArtefactError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
+from appliance.process.life import die_with_parent
+from appliance.process.memory import private_bytes
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.evaluation.comparison import compare
 from appliance.tools.evaluation.equivalence import compare_forms
@@ -46,8 +48,6 @@ from appliance.tools.evaluation.meter import accelerator_of
 from appliance.tools.evaluation.runner import Runner, batch_sizes
 from appliance.tools.evaluation.trial import placed, try_precision
 from appliance.tools.subject import find_subject
-from appliance.workers.confinement import die_with_parent
-from appliance.workers.memory import private_bytes
 
 RUNTIME: Final = "onnx"
 

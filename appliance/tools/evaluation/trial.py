@@ -12,6 +12,7 @@ from appliance.domain.device_wish import parse_wish
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
+from appliance.process.memory import private_bytes
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.comparison import variant_bytes
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, rows_of, with_rows
@@ -20,7 +21,6 @@ from appliance.tools.evaluation.judge import Judge
 from appliance.tools.evaluation.meter import Meter, open_meter, row_joules
 from appliance.tools.evaluation.runner import RUNS_MIN, Runner, batch_sizes, speed
 from appliance.tools.subject import find_subject
-from appliance.workers.memory import private_bytes
 
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MS: Final = 1_000_000

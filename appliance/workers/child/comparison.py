@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
+from appliance.domain.side_by_side import SIZES_MAX, SideBySide, of_pairs
 from appliance.runtimes.runtime import Place, batch_sizes, region_maker
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.measurement import PRIME_RUNS, Stopwatch, request_of
 from appliance.workers.child.proof import Golden, run_nowhere
 from appliance.workers.child.tensors import Scratch, Tensor, lay_out, span
-from appliance.workers.side_by_side import SIZES_MAX, SideBySide, of_pairs
 
 PAIRS_MAX: Final = 1001
 """Of short runs, which differ most from one another: so many that their middle moves by a fiftieth."""

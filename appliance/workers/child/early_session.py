@@ -25,7 +25,6 @@ class WeightsArrival:
         self,
         file: WeightsFile | None,
         *,
-        verify: bool,
         begin: Callable[[], None] = lambda: None,
         progress: Callable[[int], None] = lambda done_bytes: None,
     ) -> None:
@@ -40,7 +39,7 @@ class WeightsArrival:
             begin()
             progress(0)
             try:
-                read_ahead(file, verify=verify, begin=begin, progress=progress)
+                read_ahead(file, verify=True, begin=begin, progress=progress)
                 self.problem = None
             except (ApplianceError, OSError) as problem:
                 self.problem = problem

@@ -19,6 +19,7 @@ from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ApplianceError, ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.free_sizes import largest
 from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.domain.side_by_side import SideBySide
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
     FORMED_WHOLE,
@@ -64,7 +65,6 @@ from appliance.workers.forms import (
 )
 from appliance.workers.jail.access import FORM_FACTOR, FormSite
 from appliance.workers.port import FormVerdict
-from appliance.workers.side_by_side import SideBySide
 
 Judge = Callable[[str, FormVerdict, str], None]
 """Takes the name of a form, what is to become of it, and why."""

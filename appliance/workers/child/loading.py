@@ -17,12 +17,15 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
+from appliance.process.memory import private_bytes
+from appliance.process.priority import yield_disk, yield_processor
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
     Packer,
@@ -43,18 +46,8 @@ from appliance.workers.child.measurement import PASSES_MIN, assess, measure_pass
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
 from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
-from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load
-from appliance.workers.port import (
-    REASON_CHARACTERS_MAX,
-    Assessment,
-    Deviation,
-    FormVerdict,
-    LoadStage,
-    LoadWish,
-    ModelLoaded,
-)
-from appliance.workers.priority import yield_disk, yield_processor
+from appliance.workers.port import REASON_CHARACTERS_MAX, FormVerdict, LoadStage, LoadWish, ModelLoaded
 
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000
@@ -365,14 +358,14 @@ def _arrival(file: WeightsFile | None, manner: _Manner) -> WeightsArrival:
     if file is None:
         report.begin(LoadStage.SESSION)
     if manner.wish.early:  # it may be loaded before all is read
-        return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower)
+        return WeightsArrival(file, begin=manner.lower)
 
     def progress(done_bytes: int) -> None:
         report.read(done_bytes, size)
         if done_bytes >= size:
             report.begin(LoadStage.SESSION)
 
-    return WeightsArrival(file, verify=manner.wish.verify, begin=manner.lower, progress=progress)
+    return WeightsArrival(file, begin=manner.lower, progress=progress)
 
 
 def in_thread(do: Callable[[], Result]) -> Result:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.errors import BeyondDeviceLimit, LoadFailed
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
@@ -21,7 +22,7 @@ from appliance.runtimes.runtime import Place, Region, batch_sizes
 from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.child.proof import Golden, run_nowhere
 from appliance.workers.child.tensors import Scratch, Tensor, fixed_shapes, lay_out, span, zero_bytes
-from appliance.workers.port import Assessment, Deviation, ItemStatus, RunItem, Shape
+from appliance.workers.port import ItemStatus, RunItem, Shape
 
 SEED_BUDGET_NS: Final = 50_000_000
 SEED_ROWS_BUDGET_NS: Final = 3_000_000

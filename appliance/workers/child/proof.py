@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from appliance.domain.assessment import Deviation
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, RunFailed
 from appliance.domain.free_sizes import FreeSizes, largest, sizes_of
 from appliance.domain.golden import (
@@ -30,7 +31,7 @@ from appliance.runtimes.arrays import numpy_difference, random_tensor
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.execution import LoadedModel, check_rows, reason_of
 from appliance.workers.child.tensors import Tensor, fixed_shapes, lay_out
-from appliance.workers.port import Deviation, Shape
+from appliance.workers.port import Shape
 
 WARMUP_BYTES_MAX: Final = 1 << 30
 COMPARED_ROWS: Final = 3

@@ -23,6 +23,7 @@ from appliance.domain.errors import (
     FileDiffers,
     FormHasNoRoom,
 )
+from appliance.process.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import BegunBatch, Executor, LoadedModel
@@ -49,7 +50,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 from appliance.workers.settings import WorkerSettings
 
 LET_GO_S: Final = 0.25
@@ -309,7 +309,7 @@ class Worker:
             if loaded is None:
                 failure = "the model is not loaded"
             elif weights is not None:
-                weights.page_in(verify=asked.verify)
+                weights.page_in(verify=True)
                 nbytes = weights.nbytes
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure = _reason("the weights", problem)

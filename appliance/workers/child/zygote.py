@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
+from appliance.process.life import adopt_orphans, die_with_parent, ignore_terminal_signals, rename
+from appliance.process.priority import USUAL_TURN_NS, take_turns
 from appliance.runtimes.runtime import AbsentRuntime, Runtime, extra_devices, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
@@ -34,14 +36,10 @@ from appliance.workers.confinement import (
     DOORBELL_DESCRIPTOR,
     LANE_DESCRIPTOR,
     MEMORY_DESCRIPTOR,
-    adopt_orphans,
     arrange,
     close_others,
     confine,
     confine_all,
-    die_with_parent,
-    ignore_terminal_signals,
-    rename,
 )
 from appliance.workers.forms import processor
 from appliance.workers.jail.cgroup import WorkerCgroups, enter
@@ -62,7 +60,6 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
-from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 5

@@ -14,6 +14,7 @@ from typing import Final
 
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import slowest
 from appliance.workers.forms import (
     BUILDING,
     FORM_FILE,
@@ -29,7 +30,6 @@ from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 from appliance.workers.seal import seal_form, seal_problem, sealed_documents
-from appliance.workers.side_by_side import slowest
 
 LOOK_S: Final = 0.5
 BUILDING_COPIES: Final = 3

@@ -7,7 +7,7 @@ what it holds that no other model of it took. On other devices nobody else knows
 from __future__ import annotations
 
 from appliance.domain.model import ModelVersion
-from appliance.workers.memory import private_bytes
+from appliance.process.memory import private_bytes
 
 
 class HeldMemory:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
+from appliance.domain.side_by_side import SIZES_MAX
 from appliance.store.layout import form_digest
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.answers import ModelContract, check_failure
@@ -21,7 +23,6 @@ from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, Pa
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
-    Assessment,
     Fetch,
     Fetched,
     FormBuilt,
@@ -36,7 +37,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.side_by_side import SIZES_MAX
 
 BackgroundTask = EvictWeights | PageIn | Build
 Asked = Run | Load | Fetch | BackgroundTask
@@ -170,8 +170,7 @@ class PendingReplies:
         line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
-            page_in = PageIn(load.model, load.wish.verify)
-            self._background.append(_Owed(page_in, None, 2 * load_timeout_ns, load))
+            self._background.append(_Owed(PageIn(load.model), None, 2 * load_timeout_ns, load))
 
     def expect_background(self, asked: BackgroundTask, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""

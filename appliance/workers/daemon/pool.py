@@ -174,9 +174,9 @@ class WorkerPool:
         """Let a model's weights leave memory."""
         self._ask_in_background(worker, EvictWeights(model), background=False)
 
-    def page_in(self, worker: int, model: int, verify: bool) -> None:
+    def page_in(self, worker: int, model: int) -> None:
         """Bring a model's weights back."""
-        self._ask_in_background(worker, PageIn(model, verify), background=False)
+        self._ask_in_background(worker, PageIn(model), background=False)
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build a packed form."""

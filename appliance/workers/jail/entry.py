@@ -21,10 +21,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.process.calls import call, prctl
 from appliance.workers.confinement import become, limit
 from appliance.workers.jail import landlock, seccomp
 from appliance.workers.jail.access import FileAccess
-from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
 from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.support import Support

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from appliance.workers.jail.calls import call
+from appliance.process.calls import call
 
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445

@@ -24,7 +24,7 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from appliance.workers.jail.calls import call
+from appliance.process.calls import call
 from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, FILTER_CALLS, Calls
 
 _CALL: Final = FILTER_CALLS.get(platform.machine(), -1)

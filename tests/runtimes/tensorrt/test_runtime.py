@@ -20,6 +20,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
+from appliance.domain.side_by_side import SideBySide
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import (
     ENGINE_FILE,
@@ -38,7 +39,6 @@ from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
 from appliance.workers.seal import kin_of
-from appliance.workers.side_by_side import SideBySide
 from tests.runtimes.tensorrt.other_weights import other_weights
 from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
 from tests.workers.transformers import flip_bit

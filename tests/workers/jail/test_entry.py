@@ -19,9 +19,9 @@ import pytest
 
 from appliance import configuration
 from appliance.domain.model import FormRoom, ModelVersion, Warmup, WarmupInput, WeightsFile
+from appliance.process.calls import prctl
 from appliance.workers.confinement import confine_all
 from appliance.workers.jail.access import FileAccess, FormSite, access_to, access_to_build
-from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.entry import Jail, runtime_files
 from appliance.workers.jail.landlock import OUT_OF_THE_WAY
 from appliance.workers.jail.support import Support

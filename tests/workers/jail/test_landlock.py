@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from appliance.process.calls import prctl
 from appliance.workers.jail import landlock
-from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.landlock import Grant
 from tests.workers.jail.forked import (
     SUPPORT,

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers import priority
+from appliance.process import priority
+from appliance.process.calls import call, prctl
 from appliance.workers.jail import seccomp
-from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, Calls
 from tests.workers.jail.forked import in_fork, needs_filters, outcome

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.side_by_side import APART_MAX, FACTOR, SIZES_MAX, SideBySide, of_pairs, slowest
 from appliance.workers.child.comparison import PAIRS_MIN
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.messages import Build
 from appliance.workers.port import FormBuilt
-from appliance.workers.side_by_side import APART_MAX, FACTOR, SIZES_MAX, SideBySide, of_pairs, slowest
 from tests.workers.bench import fake
 
 SEEDS = 150

@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from appliance.workers.jail.calls import call
+from appliance.process.calls import call
 
 IOPRIO_WHO_PROCESS: Final = 1
 IOPRIO_CLASS_SHIFT: Final = 13

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import pytest
 
-from appliance.workers import memory
-from appliance.workers.memory import (
+from appliance.process import memory
+from appliance.process.memory import (
     EXACT_AGE_NS,
     EXACT_AT_ONCE,
     MOVED_BYTES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.memory import free_bytes, memory_bytes
+from appliance.process.memory import free_bytes, memory_bytes
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 
-from appliance.workers.priority import IOPRIO_WHO_PROCESS
+from appliance.process.priority import IOPRIO_WHO_PROCESS
 
 IOPRIO_NORMAL = 0
 IOPRIO_GET = {"x86_64": 252, "aarch64": 31, "riscv64": 31}
