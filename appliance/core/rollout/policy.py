@@ -31,7 +31,7 @@ class RolloutPolicy(SwapConfig):
     """Runs may take this much longer on top of ``latency_factor``: below it, the system's own noise is what differs."""
     engine_apart_factor: float = 1.25
     """Where an engine could not be run beside its session, runs of it may take so many times those of the session: both
-    figures are of few runs, measured at two times. Else see ``workers/side_by_side``. Nothing is added to either: the
+    figures are of few runs, measured at two times. Else see ``domain/side_by_side``. Nothing is added to either: the
     version is there already without its engine, and is not to become slower by what is there to make it faster."""
     engine_gain: float = 10.0
     """Where nothing is known of a session that the version before had before its engine: so many times as long as its
