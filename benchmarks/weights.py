@@ -7,14 +7,13 @@ Rounds are interleaved: each takes one sample of every way, on the same file, fr
 import contextlib
 import mmap
 import os
-import time
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.runtimes.weights import MappedWeights, find_mapped
-from appliance.workers.forms import WEIGHTS_FILE
+from appliance.domain.model import ModelVersion
+from appliance.workers.forms import FORM_FILE, WEIGHTS_FILE, encode_document, read_document
 from appliance.workers.port import LoadWish
 from benchmarks.models import ModelsUnavailable
 from benchmarks.plan import Bench
@@ -104,8 +103,8 @@ class Forks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageIns:
-    """A packed session whose weights leave and come back, verified as always, and the same pages in this process
-    without that: a transformer of so many ``megabytes``, or the embedding model."""
+    """A packed session whose weights leave and come back, verified as always and of a form that has no digests: a
+    transformer of so many ``megabytes``, or the embedding model."""
 
     megabytes: int
     embedding: bool = False
@@ -120,38 +119,48 @@ class PageIns:
             samples.note(f"left out: {problem}")
             return samples, ()
         with timed_pool() as pool:
-            built = pool.build_form(version)
-            path = str(Path(version.forms) / built.name / WEIGHTS_FILE)
-            worker, _ = pool.start()
-            before = pool.private_mib(worker)
-            loaded, _ = pool.load(worker, version, PACKED)
-            if not loaded.packed:
-                samples.errors.append("the session is not that of the packed form")
-            pool.run(worker, version)
-            pool.evict_weights(worker)
-            samples.add(EVICTED, self._setting, "memory", "MiB", pool.private_mib(worker) - before)
-            nbytes = loaded.evictable_bytes // PAGE_BYTES * PAGE_BYTES
-            with samples.watching_others():
+            form = Path(version.forms) / pool.build_form(version).name
+            worker, nbytes = self._load(pool, version, samples)
+            with _without_digests(form) as forms, samples.watching_others():
+                plain, _ = self._load(pool, replace(version, forms=forms), samples)
                 for _ in range(rounds_of(bench)):
-                    self._round(pool, worker, version, path, nbytes, samples)
+                    self._round(pool, worker, plain, version, str(form / WEIGHTS_FILE), nbytes, samples)
+                pool.stop(plain)
             pool.stop(worker)
         return samples, self._verdicts(samples, nbytes)
 
+    def _load(self, pool: TimedPool, version: ModelVersion, samples: Samples) -> tuple[int, int]:
+        """A worker with the session, whose weights have left, and how many bytes of them leave."""
+        worker, _ = pool.start()
+        before = pool.private_mib(worker)
+        loaded, _ = pool.load(worker, version, PACKED)
+        if not loaded.packed:
+            samples.errors.append("the session is not that of the packed form")
+        pool.run(worker, version)
+        pool.evict_weights(worker)
+        samples.add(EVICTED, self._setting, "memory", "MiB", pool.private_mib(worker) - before)
+        return worker, loaded.evictable_bytes // PAGE_BYTES * PAGE_BYTES
+
     def _round(
-        self, pool: TimedPool, worker: int, version: ModelVersion, path: str, nbytes: int, samples: Samples
+        self,
+        pool: TimedPool,
+        worker: int,
+        plain: int,
+        version: ModelVersion,
+        path: str,
+        nbytes: int,
+        samples: Samples,
     ) -> None:
         read_raw(path, nbytes, self._setting, samples)
-        with _mapped_here(path) as mapped:
+        for each, metric in ((plain, "time"), (worker, "time, verified")):
             make_cold(path)
-            samples.add(EVICTED, self._setting, "time", "ms", _page_in_ms(mapped))
-            mapped.evict_weights()
-            make_cold(path)
-            samples.add(EVICTED, self._setting, "time, verified", "ms", pool.page_in(worker))
-            samples.add(EVICTED, self._setting, "run", "ms", pool.run(worker, version))
-            samples.add(EVICTED, self._setting, "evict", "ms", pool.evict_weights(worker))
+            samples.add(EVICTED, self._setting, metric, "ms", pool.page_in(each))
+            samples.add(EVICTED, self._setting, "run", "ms", pool.run(each, version))
             with Path(path).open("rb") as keeper, contextlib.closing(_Held(keeper.fileno(), nbytes)):
-                samples.add(EVICTED, self._setting, "warm page-in", "ms", _page_in_ms(mapped))
-                mapped.evict_weights()
+                samples.add(EVICTED, self._setting, "evict", "ms", pool.evict_weights(each))
+                if each == plain:
+                    samples.add(EVICTED, self._setting, "warm page-in", "ms", pool.page_in(plain))
+                    pool.evict_weights(plain)
 
     @property
     def _setting(self) -> str:
@@ -183,22 +192,16 @@ class PageIns:
 
 
 @contextlib.contextmanager
-def _mapped_here(path: str) -> Iterator[MappedWeights]:
-    """A file that this process has mapped as a session does, evicted and without digests: for what its pages alone
-    take."""
-    file = WeightsFile(path=path, size=Path(path).stat().st_size, digest="", pieces=())
-    with Path(path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ):
-        mapped = find_mapped(file)
-        assert mapped is not None, "it was just mapped"
-        with contextlib.closing(mapped):
-            mapped.evict_weights()
-            yield mapped
-
-
-def _page_in_ms(mapped: MappedWeights) -> float:
-    begin = time.perf_counter()
-    mapped.page_in(verify=False)
-    return (time.perf_counter() - begin) * 1e3
+def _without_digests(form: Path) -> Iterator[str]:
+    """A directory of forms that has this one, with the same files, but without digests of the pieces of its weights."""
+    with tempfile.TemporaryDirectory(dir=form.parents[1]) as forms:
+        (twin := Path(forms) / form.name).mkdir()
+        for file in form.iterdir():
+            (twin / file.name).hardlink_to(file)
+        document, _ = read_document(str(form / FORM_FILE))
+        (twin / FORM_FILE).unlink()
+        (twin / FORM_FILE).write_bytes(encode_document(replace(document, pieces=())))
+        yield forms
 
 
 class _Held:
