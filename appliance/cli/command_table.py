@@ -78,9 +78,8 @@ class CommandTable:
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            below = (
-                "  " if "\n" in str(failure) else ""
-            )  # a list, each line of which is to be told from the next
+            # Each line of a list is to be told from the next.
+            below = "  " if "\n" in str(failure) else ""
             print_text(f"{program}: {failure}", sys.stderr, below=below)
             return failure.status
         except KeyboardInterrupt:

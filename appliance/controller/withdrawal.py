@@ -43,9 +43,8 @@ def withdraw(
 ) -> Withdrawn:
     """Take the release back. Raises NoRelease, and OperatorError where somebody needs it."""
     key = {"model": model, "version": version}
-    with (
-        store.look() as view
-    ):  # most are refused, and boxes need not wait for that, nor while reports are read
+    # Most are refused, and boxes need not wait for that, nor while reports are read.
+    with store.look() as view:
         known = {each.name: each for each in _stands(view, model, {})}
         _unneeded(view, model, version, known)
     with store.transaction() as rows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,13 @@ from appliance.runtimes import onnx_cuda
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.tools.conformance.memory import Memory
+from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.devices.simulated_cuda import SimulatedCuda
 from tests.workers.bench import spec, version_of
 
+MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
 BY_OTHERS = "operation failed due to a previous error during capture"
 BY_ITSELF = "operation not permitted when stream is capturing"
 """What CUDA says of a capture that was spoilt by others, and of one that cannot be."""
@@ -181,6 +184,22 @@ class Bench:
     def _tell_unread(self, names: Sequence[str]) -> Sequence[str]:
         self.asked.append(names)
         return self._unread
+
+
+@contextmanager
+def loaded_mlp(bench: Bench, folder: Path) -> Iterator[Session]:
+    """A session of the MLP, which at its end has given back what it had of the device."""
+    path = write_model("mlp", folder) / "1" / "model.onnx"
+    session = bench.load(version_of(path, *MLP), RuntimeSettings())
+    yield session
+    session.close()
+    assert not bench.cuda.held, "memory of the device was not given back"
+    assert not bench.cuda.streams
+
+
+def answers(session: Session, memory: Memory, times: int) -> list[bytes]:
+    """What the first output is, each time."""
+    return [memory.outputs(memory.run(session, (0,)))[0] for _ in range(times)]
 
 
 def write_two(folder: Path) -> ModelVersion:

@@ -11,16 +11,11 @@ import pytest
 
 from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
-from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
 from appliance.runtimes.onnx_cuda import NO_LIMIT
-from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.runtimes.runtime import Session
 from appliance.tools.conformance.memory import Memory
-from models.generate import write_model
-from tests.runtimes.cuda_bench import BY_ITSELF, BY_OTHERS, Bench
-from tests.workers.bench import spec, version_of
-
-MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
+from tests.runtimes.cuda_bench import BY_ITSELF, BY_OTHERS, Bench, answers, loaded_mlp
 
 
 @pytest.fixture
@@ -30,16 +25,8 @@ def bench() -> Bench:
 
 @pytest.fixture
 def mlp(bench: Bench, tmp_path: Path) -> Iterator[Session]:
-    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    session = bench.load(version_of(path, *MLP), RuntimeSettings())
-    yield session
-    session.close()
-    assert not bench.cuda.held, "memory of the device was not given back"
-    assert not bench.cuda.streams
-
-
-def answers(session: Session, memory: Memory, times: int) -> list[bytes]:
-    return [memory.outputs(memory.run(session, (0,)))[0] for _ in range(times)]
+    with loaded_mlp(bench, tmp_path) as session:
+        yield session
 
 
 @pytest.mark.parametrize(("word", "sessions"), [(BY_OTHERS, 3), (BY_ITSELF, 2)])

@@ -24,12 +24,10 @@ from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.port import ItemStatus, RunItem
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.cuda_bench import Bench, write_two
+from tests.runtimes.cuda_bench import MLP, Bench, answers, loaded_mlp, write_two
 from tests.runtimes.runtime_conformance import RuntimeConformance
 from tests.runtimes.test_runtimes import write_identity
 from tests.workers.bench import spec, version_of
-
-MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
 
 
 class TestSimulatedCudaSession(RuntimeConformance):
@@ -59,16 +57,8 @@ def bench() -> Bench:
 
 @pytest.fixture
 def mlp(bench: Bench, tmp_path: Path) -> Iterator[Session]:
-    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    session = bench.load(version_of(path, *MLP), RuntimeSettings())
-    yield session
-    session.close()
-    assert not bench.cuda.held, "memory of the device was not given back"
-    assert not bench.cuda.streams
-
-
-def answers(session: Session, memory: Memory, times: int) -> list[bytes]:
-    return [memory.outputs(memory.run(session, (0,)))[0] for _ in range(times)]
+    with loaded_mlp(bench, tmp_path) as session:
+        yield session
 
 
 def test_shapes_that_come_again_are_captured_once_each(bench: Bench, mlp: Session) -> None:

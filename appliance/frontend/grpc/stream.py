@@ -28,8 +28,7 @@ Write = Callable[[bytes], Awaitable[None]]
 class Handed(NamedTuple):
     """What a transport that serves requests by itself knows of one that it hands over: how often workers died with it
     already, its deadline (0: that of the stream), why it is not to be served, if its client's quota forbids it, and
-    when it arrived (0: now). The defaults are those of a message that was not tried
-    yet."""
+    when it arrived (0: now). The defaults are those of a message that was not tried yet."""
 
     attempts: int = 0
     deadline_ns: int = 0

@@ -71,10 +71,10 @@ class Graphs:
                 self._go_without(graph, str(problem))
             elif graph:
                 self._cuda.end_graph(graph)
-            with suppress(
-                CudaFailed
-            ):  # where there is none for a moment, this one has been ended as a capture
-                self._copies.renew()  # who knows what the capture has left in the other stream
+            # Who knows what the capture has left in this stream. Where there is no other for a moment, it goes on: as a
+            # capture it has been ended.
+            with suppress(CudaFailed):
+                self._copies.renew()
             return
         elements = [BY_DATATYPE[port.datatype] for port in self._contexts.outputs]
         if alike(given, [memoryview(each) for each in replayed], elements):
