@@ -163,7 +163,7 @@ class _Keys:
         if not self._active:
             time.sleep(seconds)
             return ""
-        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)  # noqa: TID251 - its number is low
         return os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")[:1].lower() if ready else ""
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -99,7 +99,7 @@ class Host:
     def event(self, patience_s: float = PATIENCE_S) -> Event:
         """The next event."""
         if not self._events:
-            assert select.select([self.server.fileno()], [], [], patience_s)[0], "no event came"
+            assert wait([self.server.fileno()], patience_s), "no event came"
             self._events.extend(self.server.poll())
         return self._events.popleft()
 
@@ -139,7 +139,7 @@ class Host:
         left = len(futures)
         while left:
             assert time.monotonic() < deadline, f"{left} of {len(futures)} clients were not answered"
-            ready, _, _ = select.select([self.server.fileno(), self._done], [], [], PATIENCE_S)
+            ready = wait([self.server.fileno(), self._done], PATIENCE_S)
             if self._done in ready:
                 left -= os.eventfd_read(self._done)
             self._events.extend(self.server.poll())
@@ -153,7 +153,7 @@ class Host:
         while not holds(self.server.statistics()[name]):
             if time.monotonic() > deadline:
                 return False
-            select.select([], [], [], 0.001)
+            time.sleep(0.001)
         return True
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import shutil
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,6 @@ def read_until(descriptor: int, wanted: bytes, timeout_s: float) -> bytes:
     shown = b""
     end = time.monotonic() + timeout_s
     while wanted not in shown:
-        ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0))
-        assert ready, f"{wanted!r} did not appear in {shown!r}"
+        assert wait([descriptor], max(end - time.monotonic(), 0)), f"{wanted!r} did not appear in {shown!r}"
         shown += os.read(descriptor, 65_536)
     return shown

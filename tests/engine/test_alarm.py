@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import time
 from collections.abc import AsyncIterator
+from multiprocessing.connection import wait
 
 import pytest
 
@@ -56,7 +56,7 @@ async def test_only_the_time_set_last_counts(bell: Bell) -> None:
     await bell.heard(1)
     assert bell.rang[0] >= now_ns + 20_000_000
     bell.alarm.set(0)
-    assert select.select([bell.alarm._timer], [], [], 10)[0], "it has expired, and the loop has not looked"
+    assert wait([bell.alarm._timer], 10), "it has expired, and the loop has not looked"
     bell.alarm.set(time.monotonic_ns() + 3_600_000_000_000)
     await asyncio.sleep(0.005)
     assert len(bell.rang) == 1

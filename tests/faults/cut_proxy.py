@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 import threading
 from contextlib import suppress
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self
 
@@ -44,8 +44,8 @@ class CutProxy:
 
     def _step(self, client: socket.socket, server: socket.socket) -> bool:
         """Carry what there is; false when one of them has closed."""
-        ready, _, _ = select.select([client, server], [], [])
-        for end in ready:
+        ready = wait([client, server])
+        for end in filter(ready.__contains__, (client, server)):
             piece = end.recv(min(PIECE, self._left) if end is client else PIECE)
             if not piece:
                 return False

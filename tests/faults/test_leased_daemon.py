@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import signal
 import socket
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_a_killed_daemon_leaves_no_process_and_its_port_is_free_at_once(serve: S
     assert set(stream.outcomes) == {"OK", "UNAVAILABLE"}
     assert stream.wrong == 0
     for process in family:
-        ended, _, _ = select.select([process], [], [], 10.0)
+        ended = wait([process], 10.0)
         os.close(process)
         assert ended, "a process outlived its daemon"
 

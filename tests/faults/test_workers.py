@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +234,7 @@ def test_nothing_outlives_a_killed_daemon(serve: Serve, tmp_path: Path) -> None:
     daemon.process.wait()
     try:
         for each in watched:
-            assert select.select([each], [], [], 10.0)[0], "a process outlived its daemon"
+            assert wait([each], 10.0), "a process outlived its daemon"
     finally:
         for each in watched:
             with suppress(ProcessLookupError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Final
 
@@ -51,7 +51,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(shared_bench: Bench) -> None:
     assert bench.event(WorkerExited).detail == "killed by signal 9 (SIGKILL)"
     try:
         for each in left:
-            assert select.select([each], [], [], EVENT_TIMEOUT_S)[0]
+            assert wait([each], EVENT_TIMEOUT_S)
     finally:
         for each in left:
             with suppress(ProcessLookupError):

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -424,7 +424,7 @@ class Terminal:
         return self._process.wait(30)
 
     def _read(self) -> bool:
-        ready, _, _ = select.select([self._screen], [], [], 1.0)
+        ready = wait([self._screen], 1.0)
         try:
             data = os.read(self._screen, 1 << 16) if ready else b""
         except OSError:  # it has ended

@@ -6,13 +6,13 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import select
 import signal
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -282,7 +282,7 @@ def test_a_connection_that_waits_too_long_is_closed(serve: Serve, tmp_path: Path
     write_model("mlp", tmp_path)
     server = serve(tmp_path, with_front_end(NATIVE, {"http": {"keepalive_s": 1.0}}))
     with RawClient(server) as idle, RawClient(server) as busy:
-        while not select.select([idle.socket], [], [], 0.05)[0]:
+        while not wait([idle.socket], 0.05):
             assert busy.ask(GET).status == 200
         assert idle.is_closed()
         assert busy.ask(binary_request("mlp", MLP)).status == 200
