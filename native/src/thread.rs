@@ -77,6 +77,7 @@ impl ServerThread {
         self.resources.link.wakeups.wake_thread();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // a panic was told through the mailbox
+            self.resources.link.wakeups.forget();
         }
     }
 }
@@ -150,6 +151,16 @@ mod tests {
     use crate::listen::listener::take_over;
     use std::collections::HashMap;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn nothing_is_left_of_one_that_was_closed() {
+        let resources = Arc::new(crate::rig::resources(1 << 20));
+        let left = Arc::downgrade(&resources);
+        let runtime = runtime(&resources).unwrap();
+        let service = Arc::new(Service::new(resources, HashMap::new(), Vec::new(), None));
+        drop(ServerThread::start(runtime, service, vec![]).unwrap());
+        assert!(left.upgrade().is_none(), "its memory and its descriptors");
+    }
 
     #[test]
     fn what_the_runtime_does_not_take_in_stays_the_callers() {

@@ -46,6 +46,11 @@ impl WakeUps {
         }
     }
 
+    /// The thread has ended. Its waker holds the runtime, which holds these wake-ups.
+    pub(crate) fn forget(&self) {
+        *self.thread.lock() = None;
+    }
+
     /// On the thread: wakes the tasks that have something to do. Cheap when there are none.
     pub(crate) fn deliver(&self) {
         if !self.pending.load(Acquire) || !self.pending.swap(false, AcqRel) {
