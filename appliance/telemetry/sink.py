@@ -38,6 +38,9 @@ class Target(Protocol):
     def wrote(self, nbytes: int) -> None:
         """Told after each successful write."""
 
+    def close(self) -> None:
+        """Give back what it opened; asked for a descriptor again, it opens anew."""
+
 
 class DescriptorTarget:
     """A descriptor that was opened elsewhere, such as standard error."""
@@ -51,6 +54,9 @@ class DescriptorTarget:
 
     def wrote(self, nbytes: int) -> None:
         """See Target."""
+
+    def close(self) -> None:
+        """See Target; who opened it closes it."""
 
 
 class FileTarget:
@@ -73,6 +79,11 @@ class FileTarget:
         """See Target."""
         if os.fstat(self._descriptor).st_size >= self._max_bytes:
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+
+    def close(self) -> None:
+        """See Target."""
+        os.close(self._descriptor)
+        self._descriptor, self._identity = -1, (0, 0)
 
     def _moved(self) -> bool:
         try:
@@ -147,6 +158,7 @@ class Sink:
                 if not failing:
                     self._tell(error)
                 failing = True
+        self._target.close()
 
     def _next_lines(self) -> list[bytes]:
         lines = [self._lines.get()]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.telemetry.sink import DescriptorTarget, FileTarget, Sink, Target
+from tests.descriptors import open_below
 
 CLOSE_S = 20.0
 
@@ -25,6 +26,7 @@ def test_lines_come_in_order(tmp_path: Path) -> None:
     sink = written(FileTarget(tmp_path / "log", 1 << 20), lines)
     assert (tmp_path / "log").read_bytes() == b"".join(lines)
     assert (sink.statistics().written, sink.statistics().lost) == (5_000, 0)
+    assert not open_below(tmp_path), "one that is closed holds no file"
 
 
 def test_a_full_disk_costs_lines_and_nothing_else() -> None:

@@ -25,25 +25,13 @@ from appliance.frontend.regions import registry as module
 from appliance.frontend.regions.region import File
 from appliance.frontend.regions.registry import NOBODYS, RESERVED, Regions
 from appliance.frontend.regions.users import OVERFLOW_USER, UNKNOWN_USER
+from tests.descriptors import open_below
 from tests.frontend.regions.rig import HUGE, ME, OTHER, SIZE, mine, part
-
-
-def open_files(folder: Path) -> set[str]:
-    """What this process has open below ``folder``."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            place = os.readlink(f"/proc/self/fd/{descriptor}")
-        except FileNotFoundError:
-            continue
-        if place.startswith(str(folder)):
-            found.add(descriptor)
-    return found
 
 
 def wait_until_closed(folder: Path) -> None:
     """Files are closed by another thread."""
-    while open_files(folder):
+    while open_below(folder):
         os.sched_yield()
 
 
@@ -292,7 +280,7 @@ def test_a_client_that_registers_without_end_has_what_it_may_and_no_more(
             regions.register(ME, mine(str(number), nbytes=1 + number % SIZE))
         if number % 7 == 0:
             regions.unregister(ME, "" if number % 2 else str(number))
-            assert len(open_files(folder)) <= module.FILES_MAX
+            assert len(open_below(folder)) <= module.FILES_MAX
     regions.unregister(ME, "")
     wait_until_closed(folder)
     regions.register(ME, mine())
