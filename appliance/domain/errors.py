@@ -224,6 +224,11 @@ class DeviceMissing(LoadFailed):
     """There is no device of the kind that the version asks for, or nothing that drives it."""
 
 
+class UnsupportedModel(LoadFailed):
+    """The model is made of what the installed runtime does not know, so that another try with the same files comes to
+    the same. Never raised for what may pass: memory, a disk, a device."""
+
+
 class AssessmentFailed(LoadFailed):
     """The model loads, and does not answer as its golden set says."""
 

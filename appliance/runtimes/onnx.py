@@ -7,16 +7,23 @@ that got no node to run.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import cache, partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
 import onnxruntime
 
 from appliance.devices.cuda import Cuda, CudaFailed, NoDevice
-from appliance.domain.errors import ArtefactError, DeviceHasNoRoom, DeviceMissing, LoadFailed
+from appliance.domain.errors import (
+    ArtefactError,
+    DeviceHasNoRoom,
+    DeviceMissing,
+    LoadFailed,
+    UnsupportedModel,
+)
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
@@ -33,9 +40,9 @@ from appliance.runtimes.distributions import cuda_remedy
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
-from appliance.runtimes.onnx_reasons import load_reason
+from appliance.runtimes.onnx_reasons import load_reason, unsupported_reason
 from appliance.runtimes.onnx_sessions import BoundSession, TextSession
-from appliance.runtimes.relayout import relay
+from appliance.runtimes.relayout import encoded, message_field, relay
 from appliance.runtimes.runtime import Port, RuntimeSettings, Session
 from appliance.runtimes.unread import unread
 from appliance.runtimes.weights import find_mapped, mapped_now
@@ -64,10 +71,15 @@ ON_THE_PROCESSOR: Final = (
     "have it run on the processor (kind: KIND_CPU, or KIND_AUTO: on a GPU where there is one)"
 )
 """In ONNX Runtime's word where nodes of a graph are not on the device."""
-SMALLEST_MODEL: Final = (
-    b'\x08\x08:+\n\x10\n\x01x\x12\x01y"\x08Identity'  # IR version 8, one node: y = Identity(x)
-    b"\x12\x01gZ\t\n\x01x\x12\x04\n\x02\x08\x01b\t\n\x01y\x12\x04\n\x02\x08\x01B\x02\x10\x11"  # opset 17
+SMALLEST_GRAPH: Final = (
+    b':+\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01g'  # one node: y = Identity(x)
+    b"Z\t\n\x01x\x12\x04\n\x02\x08\x01b\t\n\x01y\x12\x04\n\x02\x08\x01"
 )
+OLD_FORMAT: Final = 8
+OLD_OPERATORS: Final = 17
+"""An ``ir_version``, and a set of the standard operators, that every release that may be installed reads."""
+DOMAINS_MAX: Final = 64
+UINT64_MAX: Final = (1 << 64) - 1
 
 
 class OnnxRuntime:
@@ -79,7 +91,7 @@ class OnnxRuntime:
         """Have the tables that all sessions share made once, for all workers that are forked after this: the first
         session of a process makes them, which takes it 1.3 MiB and a few milliseconds."""
         onnxruntime.set_default_logger_severity(ERRORS)
-        onnxruntime.InferenceSession(SMALLEST_MODEL, _threads(1), providers=[CPU_PROVIDER])
+        onnxruntime.InferenceSession(_smallest(), _threads(1), providers=[CPU_PROVIDER])
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """A session for the version's file on the version's device."""
@@ -100,6 +112,21 @@ class OnnxRuntime:
     def identity(self) -> str:
         """Packed weights are laid out for the kernels of one release."""
         return f"onnxruntime {onnxruntime.__version__}"
+
+    def too_new(self, ir_version: int, opsets: Mapping[str, int]) -> Iterator[str]:
+        """Why this release reads no model of such a format, nor of one of those sets of operators (``opsets`` by their
+        domains, "" the standard one; the first 64), each with what to do. The release itself is asked, with a model of
+        one node; that it knows the operators of a model is not looked at."""
+        asked = [_smallest(ir_version)]
+        asked += [
+            _smallest(domain=domain, opset=opset) for domain, opset in islice(opsets.items(), DOMAINS_MAX)
+        ]
+        for model in asked:
+            try:
+                onnxruntime.InferenceSession(model, _threads(1), providers=[CPU_PROVIDER])
+            except Exception as problem:  # noqa: BLE001 - of many types
+                if reason := unsupported_reason(problem, onnxruntime.__version__):
+                    yield reason
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Let ONNX Runtime optimise the graph and save it with its packed weights, then bring those to the front."""
@@ -123,6 +150,18 @@ class OnnxRuntime:
         for each in (saved, saved_weights):
             if os.path.exists(each):
                 os.unlink(each)
+
+
+def _smallest(ir_version: int = OLD_FORMAT, domain: str = "", opset: int = OLD_OPERATORS) -> bytes:
+    """A model of one node as an ONNX file, of that format and with that set of operators."""
+    sets = {"": OLD_OPERATORS, domain: opset}
+    written = (
+        message_field(
+            8, message_field(1, each.encode(errors="replace")) + b"\x10" + encoded(number & UINT64_MAX)
+        )
+        for each, number in sets.items()
+    )
+    return b"\x08" + encoded(ir_version & UINT64_MAX) + SMALLEST_GRAPH + b"".join(written)
 
 
 def _made(version: ModelVersion, settings: RuntimeSettings) -> BoundSession | TextSession:
@@ -285,6 +324,8 @@ def _create_session(
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
         _check_device(version, settings)
+        if unsupported := unsupported_reason(problem, onnxruntime.__version__):
+            raise UnsupportedModel(f"{version.key}: {unsupported}") from problem
         reason = load_reason(_path(version), problem, onnxruntime.__version__)
         failed = DeviceHasNoRoom if not version.on_cpu and is_full(reason) else LoadFailed
         raise failed(f"{version.key}: {told(reason)}") from problem

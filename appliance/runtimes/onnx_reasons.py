@@ -32,7 +32,14 @@ def load_reason(path: str, problem: Exception, release: str) -> str:
     lie, which means nothing to a client, and for what it is too old for, where they do not say what to do."""
     folder = os.path.dirname(path)
     reason = runtime_reason(problem).replace(f"{folder}/", "").replace(folder, os.path.basename(folder))
-    return _too_new_problem(reason, release) or _operator_problem(reason, release) or reason
+    return unsupported_reason(problem, release) or reason
+
+
+def unsupported_reason(problem: Exception, release: str) -> str:
+    """What is to be done about a model that this ``release`` of the runtime never loads as it is; "" where it may be
+    for another reason that it does not."""
+    reason = runtime_reason(problem)
+    return _too_new_problem(reason, release) or _operator_problem(reason, release)
 
 
 def _too_new_problem(reason: str, release: str) -> str:

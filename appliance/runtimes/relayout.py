@@ -220,7 +220,7 @@ def _message(
         if inside is None or value is None:
             parts.append(field)
         else:
-            parts.append(_field(number, _message(value, inside, change, depth + 1)))
+            parts.append(message_field(number, _message(value, inside, change, depth + 1)))
     return b"".join(parts)
 
 
@@ -235,8 +235,10 @@ def _tensor(data: memoryview, change: Callable[[dict[str, str]], Mapping[str, st
             parts.append(field)
     if entries:
         for key, text in change(entries).items():
-            both = (_field(number, each.encode(errors=ODD_BYTES)) for number, each in ((1, key), (2, text)))
-            parts.append(_field(_EXTERNAL_DATA, b"".join(both)))
+            both = (
+                message_field(number, each.encode(errors=ODD_BYTES)) for number, each in ((1, key), (2, text))
+            )
+            parts.append(message_field(_EXTERNAL_DATA, b"".join(both)))
     return b"".join(parts)
 
 
@@ -280,11 +282,13 @@ def varint(data: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _field(number: int, value: bytes) -> bytes:
-    return _encoded(number << 3 | _LENGTH) + _encoded(len(value)) + value
+def message_field(number: int, value: bytes) -> bytes:
+    """A field of a message, with contents."""
+    return encoded(number << 3 | _LENGTH) + encoded(len(value)) + value
 
 
-def _encoded(value: int) -> bytes:
+def encoded(value: int) -> bytes:
+    """A number as it stands in a message; it is not negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

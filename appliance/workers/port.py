@@ -199,7 +199,8 @@ class ModelLoaded(NamedTuple):
 
 class ModelRefused(NamedTuple):
     """The runtime refused the model, or it was ``assessed`` and failed, or files of it are ``not_as_stored``; the
-    worker lives on. ``reason`` is for people. ``full``: its device had no memory, which says nothing of the model."""
+    worker lives on. ``reason`` is for people. ``full``: its device had no memory, which says nothing of the model.
+    ``unsupported``: the installed runtime does not know what it is made of, and will not by another try."""
 
     worker: int
     model: int
@@ -207,6 +208,7 @@ class ModelRefused(NamedTuple):
     assessed: bool = False
     not_as_stored: bool = False
     full: bool = False
+    unsupported: bool = False
 
 
 class WeightsEvicted(NamedTuple):

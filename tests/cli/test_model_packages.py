@@ -32,6 +32,25 @@ from tests.package.onnx_models import MODELS, layers
 Capture = pytest.CaptureFixture[str]
 
 
+def test_a_pack_that_proves_nothing_says_what_is_too_new_for_the_runtime_here(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Else the model is loaded, and refused for it."""
+    late, package = layers(), tmp_path / "late.model"
+    late.ir_version = 99
+    onnx.save(late, tmp_path / "late.onnx")
+    command = ["model", "pack", str(tmp_path / "late.onnx"), "-o", str(package)]
+    assert main(command) == Exit.REFUSED
+    assert "the model's ir_version is 99, and onnxruntime" in capsys.readouterr().err
+    assert not package.exists()
+    assert main([*command, "--no-proof"]) == Exit.OK
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(
+        "late/1 would not load here, nor on a box with this onnxruntime: the model's ir_"
+    )
+    assert package.exists()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the digits model and a model file."""

@@ -66,6 +66,16 @@ class Rig:
         self.open(self.groups.loaded(ModelLoaded(WORKER, served.id, (), 1, 1), served, now_ns))
 
 
+def test_of_a_process_it_is_known_whether_it_has_held_one_version_alone() -> None:
+    rig = Rig()
+    first, second = version(1), version(2)
+    rig.groups.place([first, second], 0)
+    assert not rig.groups.did_only(WORKER + 1, first.id), "nobody knows that process"
+    rig.loaded(first, 0)
+    assert rig.groups.did_only(WORKER, first.id)
+    assert not rig.groups.did_only(WORKER, second.id)
+
+
 def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
     rig = Rig()
     first, second, late = version(1), version(2), version(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.model import ModelVersion
+from appliance.engine.versions.wording import AS_THEY_ARE
 from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig
@@ -73,6 +74,20 @@ def test_a_reload_says_how_it_stands_until_it_serves() -> None:
     rig.end_load()
     assert rig.told == ""
     assert rig.outlook == "as wanted"
+
+
+def test_a_version_stays_out_for_the_word_of_a_process_that_has_held_no_other() -> None:
+    for liar in (False, True):
+        rig = Loads()
+        serving = rig.engine.status().versions[0].workers[0]
+        rig.want("b")
+        assert rig.loads
+        worker, model = rig.loads.pop()
+        refused = port.ModelRefused(serving if liar else worker, model, "it is too new", unsupported=True)
+        rig.engine.pool_event(refused)
+        rig.turns()
+        assert rig.told == f"{STILL} failed: it is too new" + ("" if liar else f"; {AS_THEY_ARE}")
+        assert rig.outlook == "successor failed"
 
 
 def test_nothing_is_wrong_with_what_is_wanted_again_after_another_file_failed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from appliance.engine.versions.wording import AS_THEY_ARE
 from models.generate import write_model
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask
@@ -193,6 +195,63 @@ def test_a_directory_that_vanishes_costs_no_request_and_is_taken_up_again(
         daemon.until("the new version", lambda now: keys(now) == ["m/1", "m/2"])
         stream.wait_for(20)
     assert set(stream.outcomes) == {"OK"}
+
+
+def write_late(folder: Path) -> None:
+    """A model of a format that no release of ONNX Runtime reads yet."""
+    graph = write_model("mlp", folder.parent / "plain") / "1" / "model.onnx"
+    data = graph.read_bytes()
+    assert data[0] == 8, "the number of its format comes first"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(data[:1] + bytes([99]) + data[2:])
+
+
+def test_what_is_too_new_for_the_runtime_is_tried_once_until_something_changes(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Beside it, a third party's runtime refuses a model, and says no more than that: this is tried again."""
+    models, path = tmp_path / "models", tmp_path / "control"
+    write_late(tmp_path / "late")
+    shutil.copytree(tmp_path / "late", models / "late" / "1")
+    write_fake(models, "refused", mode="fail_at_load")
+    write_model("mlp", models)
+    sections = {"swap": {"retry_first_s": 0.05}, "control": {"socket": str(path)}}
+    daemon = serve(models, {**FAKE_SECTIONS, **QUICK, **sections})
+
+    def entry(now: dict[str, Any], key: str) -> dict[str, Any]:
+        name, number = key.split("/")
+        (found,) = (each for each in now["models"] if (each["name"], each["version"]) == (name, int(number)))
+        return dict(found)
+
+    now = daemon.until("tries of the other", lambda now: now["swaps"]["retries"] >= 2)
+    late = entry(now, "late/1")
+    assert (late["state"], late["next_try_ms"]) == ("UNAVAILABLE", 0)
+    assert re.search(r"ir_version is 99, and onnxruntime \S+ reads up to \d+; save the model", late["reason"])
+    assert late["reason"].endswith(AS_THEY_ARE)
+    assert tries(daemon.log(), "refused/1") >= 2
+    assert tries(daemon.log(), "late/1") == 0
+    shutil.copytree(tmp_path / "late", tmp_path / "late-2")
+    (tmp_path / "late-2").rename(models / "mlp" / "2")
+    now = daemon.until(
+        "its refusal",
+        lambda now: (
+            any(each["version"] == 2 for each in now["models"])
+            and entry(now, "mlp/2")["state"] == "UNAVAILABLE"
+        ),
+    )
+    assert entry(now, "mlp/1")["state"] == "READY"
+    with triton.InferenceServerClient(f"unix:{path}") as operator:
+        with pytest.raises(InferenceServerException, match="ir_version is 99"):
+            operator.load_model("late")
+        (tmp_path / "plain" / "mlp" / "1").rename(models / "late" / "2")
+        daemon.until("what was saved anew", lambda now: "late/2" in keys(now))
+    assert tries(daemon.log(), "late/1") == tries(daemon.log(), "mlp/2") == 0
+
+
+def tries(log: str, key: str) -> int:
+    """How often it was planned to try a version again."""
+    lines = (line for line in log.splitlines() if "version will be tried again" in line)
+    return sum(key in line for line in lines)
 
 
 def test_very_many_swaps_leave_hardly_any_memory(serve: Serve, tmp_path: Path) -> None:

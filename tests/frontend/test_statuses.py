@@ -48,6 +48,7 @@ EXPECTED = {
     errors.FormHasNoRoom: ("UNAVAILABLE", 503),
     errors.DeviceHasNoRoom: ("UNAVAILABLE", 503),
     errors.DeviceMissing: ("UNAVAILABLE", 503),
+    errors.UnsupportedModel: ("UNAVAILABLE", 503),
     errors.AssessmentFailed: ("UNAVAILABLE", 503),
     errors.WorkerError: ("INTERNAL", 500),
     errors.WorkerDied: ("UNAVAILABLE", 503),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import onnx
@@ -66,6 +67,41 @@ def test_a_triton_entry(tmp_path: Path, out: Path) -> None:
     ]  # fmt: skip
     assert found.servable[0].model.labels["y"][63] == "63"
     assert not found.problems
+
+
+def test_what_is_too_new_for_the_runtime_here_is_imported_with_a_warning(
+    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The box that it is for may have a later one."""
+    late = layers()
+    late.ir_version = late.opset_import[0].version = 99
+    onnx.save(late, tmp_path / "late.onnx")
+    onnx.save(layers(), tmp_path / "plain.onnx")
+    command = ["model", "import", "-o", str(out), "--json"]
+    assert main([*command, str(tmp_path / "late.onnx")]) == Exit.OK
+    told = capsys.readouterr()
+    warnings = json.loads(told.out)["warnings"]
+    assert told.err.splitlines() == warnings
+    assert [each.partition(" is 99, ")[0] for each in warnings] == [
+        f"late/1 would not load here, nor on a box with this onnxruntime: the model's {what}"
+        for what in ("ir_version", "operator set of the domain 'ai.onnx'")
+    ]
+    assert "save the model with ir_version = " in warnings[0]
+    assert (out / "late" / "1" / "model.onnx").is_file()
+    assert main([*command, str(tmp_path / "plain.onnx")]) == Exit.OK
+    told = capsys.readouterr()
+    assert (json.loads(told.out)["warnings"], told.err) == ([], "")
+
+
+def test_without_a_runtime_here_nothing_is_known_of_what_it_reads(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = layers()
+    late.ir_version = 99
+    onnx.save(late, tmp_path / "late.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.delitem(sys.modules, "appliance.runtimes.onnx", raising=False)
+    assert import_model(tmp_path / "late.onnx", out, None, None).warnings == ()
 
 
 def test_one_version_of_a_triton_entry(tmp_path: Path, out: Path) -> None:

@@ -312,6 +312,7 @@ def test_models_that_cannot_be_served_are_refused_with_the_reason(
     refused = shared_bench.try_load(worker, version_of(path, [free("x", FP32, 2)], [free("y", FP32, 2)]))
     assert isinstance(refused, ModelRefused)
     assert reason in refused.reason
+    assert refused.unsupported == (name == "unknown_operator"), "of the others the files may be to blame"
 
 
 def test_a_session_that_is_not_what_the_model_says(shared_bench: Bench, worker: int, tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ SAMPLES: list[Message] = [
     ModelRefused(7, 1, "no"),
     ModelRefused(7, 1, "no", True, True),
     ModelRefused(7, 1, "no", full=True),
+    ModelRefused(7, 1, "no", unsupported=True),
     RunFinished(7, 1, (RESULT, RESULT), 1, 2, 3),
     Fetched(7, RESULT),
     Fork(1, WorkerSettings(2, (0, 1), 1 << 33)),

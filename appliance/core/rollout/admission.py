@@ -141,12 +141,14 @@ class Admission:
     def _may_try_again(self, given_up: Version, entry: CatalogVersion, asked: bool, wall_ms: int) -> bool:
         """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
         was repaired, or its pause is over; where nothing else serves it has its turn with the others for that. What was
-        held back for its interface is, once it may change that."""
+        held back for its interface is, once it may change that; a pause is of no use to what would come to the same."""
         refusal = given_up.refusal
         if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
             return self._held_back(entry, self._registry.current(entry.model.name)) is None
         if asked or is_repaired(given_up, entry) or self._lost_rival(given_up):
             return True
+        if isinstance(refusal, Failed) and refusal.lasting:
+            return False
         standing = self._records.standing(entry.identity)
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False

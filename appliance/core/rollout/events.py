@@ -55,10 +55,11 @@ class Opened(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The runtime will not have a version, or it broke its promise."""
+    """The runtime will not have a version, or it broke its promise. ``unsupported``: see LoadRefused."""
 
     version: int
     reason: str
+    unsupported: bool = False
 
 
 class Crashed(NamedTuple):

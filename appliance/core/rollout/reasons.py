@@ -44,11 +44,13 @@ class PromiseBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRefused:
-    """The runtime will not have it; ``detail`` is the worker's. ``lasting``: nor is there a device for it, and devices
-    are found when the appliance starts alone."""
+    """The runtime will not have it; ``detail`` is the worker's. ``homeless``: nor is there a device for it, and devices
+    are found when the appliance starts alone. ``unsupported``: the installed runtime does not know what its files are
+    made of, and runtimes are imported when the appliance starts alone."""
 
     detail: str
-    lasting: bool = False
+    homeless: bool = False
+    unsupported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +198,13 @@ class Failed:
 
     @property
     def lasting(self) -> bool:
-        """Whether another try comes to the same before the appliance starts anew."""
-        return isinstance(self.why, LoadRefused) and self.why.lasting
+        """Whether another try of the same files comes to the same before the appliance starts anew."""
+        return isinstance(self.why, LoadRefused) and (self.why.homeless or self.why.unsupported)
+
+    @property
+    def homeless(self) -> bool:
+        """Whether no device was found for it."""
+        return isinstance(self.why, LoadRefused) and self.why.homeless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ A version that used up its tries is out. Where nothing else of its model serves 
 grows with each such try: an operator may not be on site to ask for it. The pause is kept across restarts by the wall
 clock, which may jump: it is never longer than it should be, counted from the start. One version at a time is tried so,
 until it is proven or given up again: what takes the box down must not do so for several at once. What was rejected
-(rolled back, or by an operator) is not among them.
+(rolled back, or by an operator) is not among them, nor what would come to the same (``Failed.lasting``).
 """
 
 from __future__ import annotations

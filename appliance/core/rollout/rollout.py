@@ -89,9 +89,8 @@ class Rollout:
                 _loaded(version, event)
             case told.Refused() if version is not None:
                 # Its worker has judged its packed form, and then refused its own files.
-                yield from self.succession.give_up(
-                    version, LoadRefused(detail=event.reason), now_ns, form=False
-                )
+                reason = LoadRefused(detail=event.reason, unsupported=event.unsupported)
+                yield from self.succession.give_up(version, reason, now_ns, form=False)
             case told.Crashed() if version is not None:
                 yield from self._crashed(version, attempt, event, now_ns)
             case told.FormDropped() if version is not None:

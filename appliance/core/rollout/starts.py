@@ -90,7 +90,7 @@ class Starts:
             pass  # it left meanwhile
         elif event.refused:
             yield from self._succession.give_up(
-                attempt.version, LoadRefused(detail=event.refused, lasting=True), now_ns, form=False
+                attempt.version, LoadRefused(detail=event.refused, homeless=True), now_ns, form=False
             )
         elif event.rests:
             round_.resting.append(attempt)

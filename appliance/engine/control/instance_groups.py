@@ -351,6 +351,11 @@ class InstanceGroups:
             return False
         return all(each is served for each in self._groups[worker.group].models)
 
+    def did_only(self, worker_id: int, model: int) -> bool:
+        """See Worker; false of a process that is not known."""
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.did_only(model)
+
     def loading_aside(self) -> set[int]:
         """The ids of versions that load in the background, whether or not they are still wanted."""
         loads = (load for worker in self._workers.values() for load in worker.loading.items())

@@ -321,7 +321,9 @@ class Rollouts:
         """The runtime will not have it, or it gave wrong answers."""
         if event.model in self._core.registry.versions:
             self._recorder.count(assessments=event.assessed, assessments_failed=event.assessed)
-            self._tell(told.Refused(event.model, event.reason), now_ns)
+            # A process that has held others may say this of them, too, and they would stay out for its word alone.
+            unsupported = event.unsupported and self._groups.did_only(event.worker, event.model)
+            self._tell(told.Refused(event.model, event.reason, unsupported), now_ns)
 
     def _open(self, there: Sequence[Served], now_ns: int) -> None:
         """The scheduler may have them; whether they serve is for their trials to say."""

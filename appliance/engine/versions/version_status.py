@@ -95,7 +95,7 @@ def version_status(
 def _is_homeless(served: Served) -> bool:
     """Whether no device was found for it; who is refused for the fault of one has that."""
     refusal, waiting = served.version.refusal, served.version.waiting
-    absent = isinstance(refusal, Failed) and refusal.lasting
+    absent = isinstance(refusal, Failed) and refusal.homeless
     return not served.model.on_cpu and (absent or isinstance(waiting, WaitsForDevice))
 
 

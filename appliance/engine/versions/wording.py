@@ -21,6 +21,9 @@ DEVICE: Final = "device"
 CHANGES_SHOWN: Final = 3
 NAME_SHOWN: Final = 80
 AT_THE_START: Final = "GPUs are found when the appliance starts, and it is not tried again before that"
+AS_THEY_ARE: Final = (
+    "its files are not tried again as they are before the appliance starts anew or somebody asks"
+)
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
 """How it is said that a version serves, but not from the file that was asked for; what the new one does follows."""
 
@@ -164,8 +167,12 @@ def remark_text(remark: Remark | WaitReason) -> str:
 def verdict_text(verdict: Verdict) -> str:
     """Why a version does not serve, or does no more."""
     match verdict:
-        case reasons.LoadRefused(detail=detail, lasting=lasting):
-            return f"{detail}; {AT_THE_START}" if lasting else detail
+        case reasons.LoadRefused(detail=detail, homeless=True):
+            return f"{detail}; {AT_THE_START}"
+        case reasons.LoadRefused(detail=detail, unsupported=True):
+            return f"{detail}; {AS_THEY_ARE}"
+        case reasons.LoadRefused(detail=detail):
+            return detail
         case reasons.PromiseBroken(rows=rows, p99_ns=p99, promised_ns=promised):
             return f"99 of 100 runs of {rows} rows take up to {_us(p99)}; {_us(promised)} are promised"
         case reasons.TooSlow(run_ns=run, before_ns=before, factor=factor):

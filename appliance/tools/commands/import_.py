@@ -2,13 +2,15 @@
 
 SOURCE is an ONNX file, an entry of a Triton model repository (config.pbtxt and versions), or a folder of a model hub
 that holds an ONNX export (model.onnx or onnx/model.onnx). Settings that only say how Triton runs a model are left out
-and told; anything else that cannot be served here is reported, all of it at once, and nothing is written then.
+and told; anything else that cannot be served here is reported, all of it at once, and nothing is written then. A model
+that is too new for the ONNX Runtime of this machine is imported, for a box may have a later one, with a warning.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from appliance.cli import package_policy
@@ -54,8 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         place = arguments.output if error.errno in FULL else error.filename or arguments.output
         raise CommandFailed(f"'{place}': {reason_of(error, place)}") from error
+    for warning in made.warnings:
+        print(printable(warning), file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"home": str(made.home), "versions": made.versions, "notes": made.notes}, indent=2))
+        about = {
+            "home": str(made.home),
+            "versions": made.versions,
+            "notes": made.notes,
+            "warnings": made.warnings,
+        }
+        print(json.dumps(about, indent=2))
         return Exit.OK
     versions = ", ".join(map(str, made.versions))
     print(f"{printable(str(made.home))}: version{'s' * (len(made.versions) > 1)} {versions}")

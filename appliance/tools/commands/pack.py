@@ -31,6 +31,7 @@ from appliance.domain.quantity import counted
 from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
+    from appliance.config.repository import RepositoryConfig
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
     from appliance.tools.evaluation.jobs import Equivalence
 
@@ -133,8 +134,10 @@ def _pack(arguments: argparse.Namespace) -> int:
         with bytes_bar("splitting", source.model.size) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
         proof = Equivalence(unproven="not asked for")
-        if not arguments.no_proof:
-            packed = root / labels.name / str(labels.version) / GRAPH_FILE
+        packed = root / labels.name / str(labels.version) / GRAPH_FILE
+        if arguments.no_proof:  # else it is loaded, and refused where it cannot be
+            _warn(manifest.key, packed, settings)
+        else:
             job = EquivalenceJob(source=source.model.path, packed=str(packed.resolve()), repository=settings)
             proof = check_equivalence(job)
         wire = encode(manifest)
@@ -152,6 +155,15 @@ def _pack(arguments: argparse.Namespace) -> int:
         key = f"{labels.name}/{labels.version}"
         print(loss_words(key, f"version {beside[-1]} of its directory"), file=sys.stderr)
     return Exit.OK
+
+
+def _warn(key: str, packed: Path, settings: RepositoryConfig) -> None:
+    """Say that the runtime of this machine would not load it."""
+    from appliance.tools.packaging.installed_runtime import too_new, warning_text
+    from appliance.tools.packaging.packing import graph_of
+
+    for problem in too_new(graph_of(packed, settings)):
+        print(printable(warning_text(key, problem)), file=sys.stderr)
 
 
 def _text(said: str) -> str:

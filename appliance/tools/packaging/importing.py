@@ -20,12 +20,16 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
+from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import CONFIG_FILE
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
+from appliance.runtimes.runtime import READ_ONNX
 from appliance.tools.packaging.config_text import changed_config
+from appliance.tools.packaging.installed_runtime import too_new, warning_text
+from appliance.tools.packaging.packing import graph_of
 from appliance.tools.packaging.source import ModelSource, SourceAbsent, find_source, judged, plain_name
 from appliance.tools.subject import VERSION_NUMBER
 
@@ -53,11 +57,13 @@ DROPPED: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A finished model directory; ``notes`` tell what is otherwise than in the source."""
+    """A finished model directory; ``notes`` tell what is otherwise than in the source, ``warnings`` what would not load
+    with the runtime of this machine."""
 
     home: Path
     versions: tuple[int, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def import_model(
@@ -84,11 +90,20 @@ def import_model(
         for companion in COMPANIONS:
             if (source / companion).is_file():
                 layout.copy(str(source.resolve() / companion), PurePosixPath(companion))
-        judged(Path(folder), name, settings)
+        warnings = tuple(_warnings(judged(Path(folder), name, settings), settings))
         os.rename(home, target)
     return Imported(
-        home=target, versions=tuple(each.version for each in found), notes=tuple(dict.fromkeys(notes))
+        home=target,
+        versions=tuple(each.version for each in found),
+        notes=tuple(dict.fromkeys(notes)),
+        warnings=warnings,
     )
+
+
+def _warnings(reading: RepositoryScan, settings: RepositoryConfig) -> Iterator[str]:
+    """What of the versions that would serve is too new for the runtime of this machine."""
+    for model in (each.model for each in reading.servable if each.model.runtime in READ_ONNX):
+        yield from (warning_text(model.key, each) for each in too_new(graph_of(Path(model.path), settings)))
 
 
 def _versions(source: Path, version: int | None, settings: RepositoryConfig) -> Iterator[ModelSource]:

@@ -229,7 +229,7 @@ def _manifest(
     manifest = Manifest(
         name=labels.name,
         version=labels.version,
-        runtime=runtime_need(_graph(Path(model.path), settings)),
+        runtime=runtime_need(graph_of(Path(model.path), settings)),
         files=tuple(file_entry(home / path, path) for path in paths),
         inputs=model.inputs,
         outputs=model.outputs,
@@ -255,7 +255,8 @@ def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVers
     return found[0]
 
 
-def _graph(path: Path, settings: RepositoryConfig) -> GraphSummary:
+def graph_of(path: Path, settings: RepositoryConfig) -> GraphSummary:
+    """The graph of the file at ``path``. Raises ArtefactError, OSError."""
     with open(path, "rb") as file:
         return read_graph(file.fileno(), graph_limits(settings))
 

@@ -22,6 +22,7 @@ from appliance.domain.errors import (
     DeviceHasNoRoom,
     FileDiffers,
     FormHasNoRoom,
+    UnsupportedModel,
 )
 from appliance.process.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 from appliance.runtimes.runtime import Region, Runtime, Session
@@ -256,7 +257,8 @@ class Worker:
             failed = isinstance(problem, AssessmentFailed) and not full
             differs = isinstance(problem.__cause__ or problem, FileDiffers)
             reason = _reason(load.version.key, problem)
-            return ModelRefused(self._number, load.model, reason, failed, differs, full)
+            unsupported = isinstance(problem, UnsupportedModel)
+            return ModelRefused(self._number, load.model, reason, failed, differs, full, unsupported)
         known = self._models.get(load.model)
         if known is None:
             self._models[load.model] = opened.model
