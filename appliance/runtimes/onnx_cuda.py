@@ -27,10 +27,11 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, filled_up, rows_of
-from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
+from appliance.runtimes.device_copies import DeviceCopies, layout, outputs_of
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
     GRAPHS_MAX,
@@ -45,6 +46,7 @@ from appliance.runtimes.device_graphs import (
 )
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
+from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.onnx_placement import read_here, written_here
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
@@ -97,14 +99,14 @@ class _WithoutGraph(NamedTuple):
 @dataclass(slots=True)
 class _Graphs:
     """Whether more are captured, and how many were; ``can``: no part of the session runs on the processor, which would
-    copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``anew``: the
+    copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``lost``: the
     last one has, and the session is still to be made anew."""
 
     on: bool
     can: bool
     made: int = 0
     failed: int = 0
-    anew: bool = False
+    lost: LostSession | None = None
 
 
 class CudaSession:
@@ -212,6 +214,8 @@ class CudaSession:
             return produced or self._run_elsewhere(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
             self._end_if_dead(problem)
+            if isinstance(problem, RunFailed):
+                raise
             raise run_error(problem, self._about.limit) from problem
 
     def _run_elsewhere(
@@ -295,7 +299,7 @@ class CudaSession:
         if not stage.replayed:
             stage.runs += 1
             if stage.runs >= CAPTURE_AFTER and self._may_capture(stage):
-                self._capture(stage, shape, _outputs_of(produced, place))
+                self._capture(stage, shape, outputs_of(produced, place))
         return produced
 
     def _begin(self, stage: Stage, batch: Batch) -> None:
@@ -340,8 +344,8 @@ class CudaSession:
 
     def _learn(self, key: object | None, batch: Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
-        if self._graphs.anew:
-            self._make_anew()
+        if self._graphs.lost is not None:
+            self._make_anew(self._graphs.lost)
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
         stage = Stage(offsets, self._cuda.allocate(in_bytes), elements, None)
@@ -457,19 +461,19 @@ class CudaSession:
         else:
             self._tell(str(problem))
         self._forget()
-        self._graphs.anew, self._graphs.made = True, 0
+        self._graphs.lost, self._graphs.made = LostSession(*self._about), 0
         with whole_device():
             self._session = None
-        with suppress(Exception):  # as where the device is full for a moment; the next run says what it was
-            self._make_anew()
+        with suppress(RunFailed):  # as where the device is full for a moment; the next run says what it was
+            self._make_anew(self._graphs.lost)
 
-    def _make_anew(self) -> None:
-        with whole_device():
+    def _make_anew(self, lost: LostSession) -> None:
+        with lost.attempt(), whole_device():
             self._copies.renew()
             made = self._make(self._copies.stream, self._graphs.on)
         self._session = made.session
         self._graphs.on = self._graphs.can = made.graphs
-        self._graphs.anew = False
+        self._graphs.lost = None
 
     def _tell(self, reason: str) -> None:
         tell_without_graphs(self._about.key, reason)
@@ -490,10 +494,3 @@ def _options(graph: int, *, waits: bool) -> Any:
     options.add_run_config_entry(WAITS_NOT, "0" if waits else "1")
     options.add_run_config_entry(GRAPH_ID, str(graph))
     return options
-
-
-def _outputs_of(produced: Produced, place: Place) -> list[bytes]:
-    """Copies of the outputs, wherever they are."""
-    region = Region(place.region.view[place.offset :], 0)
-    parts = parts_of(region, produced.sizes) if produced.parts is None else produced.parts
-    return [bytes(part) for part in parts]

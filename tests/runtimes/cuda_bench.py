@@ -163,6 +163,8 @@ class Bench:
                 self.cuda.wait_for_all()
                 self.meanwhile()
                 whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
+            except LoadFailed:
+                raise
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
