@@ -452,7 +452,9 @@ class CudaSession:
 
     def _without_graphs(self, problem: Exception) -> None:
         """A capture that failed leaves session and stream in a state that nothing gets them out of: make others, which
-        try again where nothing is known against it but this once."""
+        try again where nothing is known against it but this once. First of all the capture is ended, or CUDA takes
+        nothing back of what they have."""
+        self._cuda.end_capture(self._copies.stream)
         self._end_if_dead(problem)
         self._graphs.failed += 1
         self._graphs.on = once_more(self._graphs.failed, problem)

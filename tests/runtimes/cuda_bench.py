@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,6 +50,7 @@ class Graphs:
         self._session = session
         self.here = here
         self._cuda = cuda
+        self.stream = 0
         self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
         self.captured: list[str] = []
@@ -96,6 +98,7 @@ class Graphs:
         if number in self.captured:
             self.replays += 1
         elif self.fail:
+            self._leave()
             raise RuntimeError(self.fail)
         else:
             self._capture(number)
@@ -109,7 +112,12 @@ class Graphs:
         self._cuda.others.remove(number)
         if number in self._cuda.spoilt:
             self._cuda.spoilt.remove(number)
+            self._leave()
             raise RuntimeError(BY_OTHERS)
+
+    def _leave(self) -> None:
+        """A run that fails in its capture may end before that does, as where it throws."""
+        self._cuda.unended[threading.get_ident()] = self.stream
 
 
 class CopyingBinding:
@@ -168,7 +176,7 @@ class Bench:
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
-            self.made[-1].fail = self.fail
+            self.made[-1].fail, self.made[-1].stream = self.fail, stream
             return Made(self.made[-1], graphs and self._graphs)
 
         session = CudaSession(
