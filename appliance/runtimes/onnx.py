@@ -26,6 +26,7 @@ from appliance.runtimes.device_limit import (
     DeviceLimit,
     folded_bytes,
     is_full,
+    memory_problem,
     taken_problem,
     weights_problem,
 )
@@ -250,6 +251,8 @@ def device_problem(version: ModelVersion, problem: CudaFailed) -> LoadFailed:
             f"{version.key}: asks for device '{version.device}', but {problem}; docs/GPU.md says what it takes, or "
             f"{ON_THE_PROCESSOR}"
         )
+    if full := memory_problem(DeviceLimit(), str(problem)):
+        return DeviceHasNoRoom(f"{version.key}: {full}")
     return LoadFailed(
         f"{version.key}: asks for device '{version.device}': {problem}; look at the driver (nvidia-smi), or "
         f"{ON_THE_PROCESSOR}"
