@@ -19,7 +19,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +26,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import RunFailed
+from appliance.domain.errors import DeviceFull, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, filled_up, rows_of
@@ -40,6 +39,7 @@ from appliance.runtimes.device_graphs import (
     alike,
     capturing,
     once_more,
+    ran_short,
     tell_anew,
     tell_without_graphs,
     whole_device,
@@ -50,7 +50,7 @@ from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.onnx_placement import read_here, written_here
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
-from appliance.runtimes.onnx_stage import Batch, Stage
+from appliance.runtimes.onnx_stage import Batch, Graphs, Stage
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
@@ -96,19 +96,6 @@ class _WithoutGraph(NamedTuple):
     holds: bool
 
 
-@dataclass(slots=True)
-class _Graphs:
-    """Whether more are captured, and how many were; ``can``: no part of the session runs on the processor, which would
-    copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``lost``: the
-    last one has, and the session is still to be made anew."""
-
-    on: bool
-    can: bool
-    made: int = 0
-    failed: int = 0
-    lost: LostSession | None = None
-
-
 class CudaSession:
     """``make`` gives a session whose work goes to a stream, with graphs or without. All tensors have elements of fixed
     size."""
@@ -142,7 +129,7 @@ class CudaSession:
             self._copies.close()
             raise
         self._session = made.session
-        self._graphs = _Graphs(on=made.graphs, can=made.graphs)
+        self._graphs = Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
         late = set(read_here(self._session, [spec.name for spec in version.inputs]))
@@ -216,7 +203,10 @@ class CudaSession:
             self._end_if_dead(problem)
             if isinstance(problem, RunFailed):
                 raise
-            raise run_error(problem, self._about.limit) from problem
+            error = run_error(problem, self._about.limit)
+            if isinstance(error, DeviceFull):
+                ran_short(self._cuda)
+            raise error from problem
 
     def _run_elsewhere(
         self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
@@ -429,7 +419,7 @@ class CudaSession:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
         try:
-            with capturing():
+            with capturing(self._cuda):
                 self._copies.leave()
                 if not stage.graph:
                     self._graphs.made += 1

@@ -33,6 +33,9 @@ BY_OTHERS = "operation failed due to a previous error during capture"
 BY_ITSELF = "operation not permitted when stream is capturing"
 """What CUDA says of a capture that was spoilt by others, and of one that cannot be."""
 
+ANY_DEVICE = SimulatedCuda()
+"""For a capture of which it does not matter where it is."""
+
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``

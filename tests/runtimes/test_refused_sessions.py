@@ -23,6 +23,7 @@ from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.devices.simulated_cuda import SimulatedCuda
+from tests.runtimes.cuda_bench import ANY_DEVICE
 from tests.workers.bench import spec, version_of
 
 ON_THE_PROCESSOR = SimpleNamespace(op_type="Neg", domain="")
@@ -40,7 +41,7 @@ class Held:
 
     def __del__(self) -> None:
         try:
-            with capturing():
+            with capturing(ANY_DEVICE):
                 self._went.append("beside captures")
         except NotNow:
             self._went.append("apart")
