@@ -347,7 +347,8 @@ class CudaSession:
                 ]
                 produced = self._copies.fetch(addresses, batch.produced(whole), None)
                 if key is not None:
-                    self._keep(key, stage, wanted, whole)
+                    with suppress(CudaFailed):  # the answer is there; who comes next learns anew
+                        self._keep(key, stage, wanted, whole)
                 return produced
         finally:
             if stage not in self._stages.values():
