@@ -35,7 +35,7 @@ from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
 from appliance.runtimes.onnx_reasons import load_reason
-from appliance.runtimes.onnx_sessions import BoundSession, TextSession
+from appliance.runtimes.onnx_sessions import BoundSession, TextSession, device_error
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import Port, RuntimeSettings, Session
 from appliance.runtimes.unread import unread
@@ -86,10 +86,12 @@ class OnnxRuntime:
         """A session for the version's file on the version's device."""
         if not version.on_cpu and _all_of_fixed_size(version):
             return _load_on_cuda(version, settings)
-        enter = bool if version.on_cpu else _way_in(version, settings)
+        cuda = None if version.on_cpu else _entered(version, settings)
         with whole_device():
             made = _made(version, settings)
-        made.enter = enter
+        if cuda is not None:
+            made.enter = cuda.enter
+            made.told = partial(device_error, cuda, version.key, _limit_of(version, settings))
         return made
 
     @property
@@ -140,8 +142,8 @@ def _made(version: ModelVersion, settings: RuntimeSettings) -> BoundSession | Te
     return made
 
 
-def _way_in(version: ModelVersion, settings: RuntimeSettings) -> Callable[[], object]:
-    """What a thread does before a session that brings no device of its own runs there. Raises LoadFailed."""
+def _entered(version: ModelVersion, settings: RuntimeSettings) -> Cuda:
+    """The device of a session that brings none of its own; this thread may use it. Raises LoadFailed."""
     _provider_of(version)
     bring_libraries()
     try:
@@ -149,7 +151,7 @@ def _way_in(version: ModelVersion, settings: RuntimeSettings) -> Callable[[], ob
         cuda.enter()
     except CudaFailed as problem:
         raise device_problem(version, problem) from problem
-    return cuda.enter
+    return cuda
 
 
 def _path(version: ModelVersion) -> str:

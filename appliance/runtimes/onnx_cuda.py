@@ -26,7 +26,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import DeviceFull, RunFailed
+from appliance.domain.errors import RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, filled_up, rows_of
@@ -39,7 +39,6 @@ from appliance.runtimes.device_graphs import (
     alike,
     capturing,
     once_more,
-    ran_short,
     tell_anew,
     tell_without_graphs,
     whole_device,
@@ -49,7 +48,7 @@ from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.onnx_placement import read_here, written_here
-from appliance.runtimes.onnx_sessions import run_error, shapes_key
+from appliance.runtimes.onnx_sessions import device_error, shapes_key
 from appliance.runtimes.onnx_stage import Batch, Graphs, Stage
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -200,13 +199,10 @@ class CudaSession:
                 produced, failed = None, True
             return produced or self._run_elsewhere(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
-            self._end_if_dead(problem)
             if isinstance(problem, RunFailed):
+                self._end_if_dead(problem)
                 raise
-            error = run_error(problem, self._about.limit)
-            if isinstance(error, DeviceFull):
-                ran_short(self._cuda)
-            raise error from problem
+            raise device_error(self._cuda, *self._about, problem) from problem
 
     def _run_elsewhere(
         self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
