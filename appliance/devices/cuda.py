@@ -199,7 +199,7 @@ class Cuda:
         try:
             begin()
         except BaseException:
-            self._end_capture(stream)
+            self.end_capture(stream)
             raise
         self.call("cudaStreamEndCapture", stream, byref(kept))
         try:
@@ -207,6 +207,15 @@ class Cuda:
         finally:
             self._try("cudaGraphDestroy", kept)
         return made.value or 0
+
+    def end_capture(self, stream: int) -> None:
+        """Leave nothing of a capture that failed, whoever began it in this thread and whatever CUDA says of it: until
+        it is ended the thread may not give memory back. Nothing where there is none."""
+        kept = c_void_p()
+        self._try("cudaStreamEndCapture", stream, byref(kept))
+        self._library.cudaGetLastError()
+        if kept.value:
+            self._try("cudaGraphDestroy", kept)
 
     def launch(self, graph: int, stream: int) -> None:
         """Put what a graph keeps into a stream."""
@@ -248,14 +257,6 @@ class Cuda:
             self._library.cudaGetLastError()  # or who asks next is told of this one
             word = self._library.cudaGetErrorString(status)
             raise CudaFailed(f"{word.decode() if word else 'unknown'} (CUDA error {status} in {name})")
-
-    def _end_capture(self, stream: int) -> None:
-        """Leave nothing of a capture that failed, whatever CUDA says of it."""
-        kept = c_void_p()
-        self._try("cudaStreamEndCapture", stream, byref(kept))
-        self._library.cudaGetLastError()
-        if kept.value:
-            self._try("cudaGraphDestroy", kept)
 
     def _try(self, name: str, *arguments: Any) -> bool:
         with suppress(CudaFailed):  # what cannot be given back is gone

@@ -142,3 +142,10 @@ def parts_of(region: Region, sizes: Sequence[int]) -> tuple[memoryview, ...]:
     """Tensors of these sizes that lie back to back from the start of a region."""
     offsets, _ = layout(sizes)
     return tuple(region.view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True))
+
+
+def outputs_of(produced: Produced, place: Place) -> list[bytes]:
+    """Copies of the outputs, wherever they are."""
+    region = Region(place.region.view[place.offset :], 0)
+    parts = parts_of(region, produced.sizes) if produced.parts is None else produced.parts
+    return [bytes(part) for part in parts]

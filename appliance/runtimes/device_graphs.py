@@ -4,7 +4,8 @@ whole device, as ONNX Runtime does where it makes a session, and cuBLAS and cuDN
 while any stream of the device is captured, whatever a thread's mode is, and spoils the capture.
 
 ONNX Runtime waits so for the words of an error of CUDA as well, in the midst of a run that fails. Runs that serve are
-not kept waiting for that: a capture that failed is tried once more, unless CUDA forbade what the run itself does."""
+not kept waiting for that: a capture that failed is tried once more, unless CUDA forbade what the run itself does. None
+is begun just after a run that failed so: where one has no memory, the next has none either."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from time import monotonic_ns
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,24 +34,31 @@ TOLERANCE: Final = 1e-2
 """Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
 SPOILT: Final = 0xA5
 """What outputs hold before a replay that is looked at."""
+QUIET_NS: Final = 1_000_000_000
+"""For how long after a run that failed for want of memory nothing is captured on its device."""
 REASON_CHARACTERS: Final = 300
 
 
 class NotNow(Exception):
-    """Another thread waits for the whole device: what was to be captured is another time."""
+    """Another thread waits for the whole device, or may at any moment: what was to be captured is another time."""
 
 
 class _Apart:
-    """How many captures there are in this process, and how many that wait for a whole device: never some of both."""
+    """How many captures there are in this process, and how many that wait for a whole device: never some of both. And
+    until when none is begun on a device."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._captures = self._waits = 0
+        self._quiet_ns: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+    def ran_short(self, device: object) -> None:
+        self._quiet_ns[device] = monotonic_ns() + QUIET_NS
 
     @contextmanager
-    def capture(self) -> Iterator[None]:
+    def capture(self, device: object) -> Iterator[None]:
         with self._changed:
-            if self._waits:
+            if self._waits or monotonic_ns() < self._quiet_ns.get(device, 0):
                 raise NotNow
             self._captures += 1
         try:
@@ -77,9 +87,14 @@ class _Apart:
 _apart: Final = _Apart()
 
 
-def capturing() -> AbstractContextManager[None]:
-    """For what captures a graph. Raises NotNow."""
-    return _apart.capture()
+def capturing(device: object) -> AbstractContextManager[None]:
+    """For what captures a graph on a device. Raises NotNow."""
+    return _apart.capture(device)
+
+
+def ran_short(device: object) -> None:
+    """A run failed for want of a device's memory."""
+    _apart.ran_short(device)
 
 
 def whole_device() -> AbstractContextManager[None]:

@@ -24,8 +24,11 @@ _BEYOND_LIMIT: Final = re.compile(r"Available memory of \d+ is smaller than requ
 _DEVICE_FULL: Final = re.compile(
     r"CUDA failure 2: out of memory\b|CUDA error cudaErrorMemoryAllocation:|out of memory \(CUDA error 2 in "
     r"|Failed to allocate memory for requested buffer of size \d+"
+    r"|CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED\b"
+    r"|CUDNN failure \d+: CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)\b"
 )
-"""CUDA's words, as ONNX Runtime or ``devices/cuda`` tells them; the arena's where CUDA would not."""
+"""CUDA's words, as ONNX Runtime or ``devices/cuda`` tells them, and those of its libraries, which take memory of their
+own; the arena's where CUDA would not."""
 
 FOLDED_BYTES_MAX: Final = 1 << 30
 """What ONNX Runtime makes of the constants of one node at most, whatever it is told."""

@@ -33,6 +33,7 @@ from appliance.runtimes.device_limit import (
     DeviceLimit,
     folded_bytes,
     is_full,
+    memory_problem,
     taken_problem,
     weights_problem,
 )
@@ -41,7 +42,7 @@ from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
 from appliance.runtimes.onnx_reasons import load_reason, unsupported_reason
-from appliance.runtimes.onnx_sessions import BoundSession, TextSession
+from appliance.runtimes.onnx_sessions import BoundSession, TextSession, device_error
 from appliance.runtimes.relayout import encoded, message_field, relay
 from appliance.runtimes.runtime import Port, RuntimeSettings, Session
 from appliance.runtimes.unread import unread
@@ -97,10 +98,12 @@ class OnnxRuntime:
         """A session for the version's file on the version's device."""
         if not version.on_cpu and _all_of_fixed_size(version):
             return _load_on_cuda(version, settings)
-        enter = bool if version.on_cpu else _way_in(version, settings)
+        cuda = None if version.on_cpu else _entered(version, settings)
         with whole_device():
             made = _made(version, settings)
-        made.enter = enter
+        if cuda is not None:
+            made.enter = cuda.enter
+            made.told = partial(device_error, cuda, version.key, _limit_of(version, settings))
         return made
 
     @property
@@ -178,8 +181,8 @@ def _made(version: ModelVersion, settings: RuntimeSettings) -> BoundSession | Te
     return made
 
 
-def _way_in(version: ModelVersion, settings: RuntimeSettings) -> Callable[[], object]:
-    """What a thread does before a session that brings no device of its own runs there. Raises LoadFailed."""
+def _entered(version: ModelVersion, settings: RuntimeSettings) -> Cuda:
+    """The device of a session that brings none of its own; this thread may use it. Raises LoadFailed."""
     _provider_of(version)
     bring_libraries()
     try:
@@ -187,7 +190,7 @@ def _way_in(version: ModelVersion, settings: RuntimeSettings) -> Callable[[], ob
         cuda.enter()
     except CudaFailed as problem:
         raise device_problem(version, problem) from problem
-    return cuda.enter
+    return cuda
 
 
 def _path(version: ModelVersion) -> str:
@@ -289,6 +292,8 @@ def device_problem(version: ModelVersion, problem: CudaFailed) -> LoadFailed:
             f"{version.key}: asks for device '{version.device}', but {problem}; docs/GPU.md says what it takes, or "
             f"{ON_THE_PROCESSOR}"
         )
+    if full := memory_problem(DeviceLimit(), str(problem)):
+        return DeviceHasNoRoom(f"{version.key}: {full}")
     return LoadFailed(
         f"{version.key}: asks for device '{version.device}': {problem}; look at the driver (nvidia-smi), or "
         f"{ON_THE_PROCESSOR}"

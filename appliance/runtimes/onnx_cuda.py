@@ -19,7 +19,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -27,10 +26,11 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, filled_up, rows_of
-from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
+from appliance.runtimes.device_copies import DeviceCopies, layout, outputs_of
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
     GRAPHS_MAX,
@@ -45,10 +45,11 @@ from appliance.runtimes.device_graphs import (
 )
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
+from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.onnx_placement import read_here, written_here
-from appliance.runtimes.onnx_sessions import run_error, shapes_key
-from appliance.runtimes.onnx_stage import Batch, Stage
+from appliance.runtimes.onnx_sessions import device_error, shapes_key
+from appliance.runtimes.onnx_stage import Batch, Graphs, Stage
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
@@ -94,19 +95,6 @@ class _WithoutGraph(NamedTuple):
     holds: bool
 
 
-@dataclass(slots=True)
-class _Graphs:
-    """Whether more are captured, and how many were; ``can``: no part of the session runs on the processor, which would
-    copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``anew``: the
-    last one has, and the session is still to be made anew."""
-
-    on: bool
-    can: bool
-    made: int = 0
-    failed: int = 0
-    anew: bool = False
-
-
 class CudaSession:
     """``make`` gives a session whose work goes to a stream, with graphs or without. All tensors have elements of fixed
     size."""
@@ -140,7 +128,7 @@ class CudaSession:
             self._copies.close()
             raise
         self._session = made.session
-        self._graphs = _Graphs(on=made.graphs, can=made.graphs)
+        self._graphs = Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
         late = set(read_here(self._session, [spec.name for spec in version.inputs]))
@@ -211,8 +199,10 @@ class CudaSession:
                 produced, failed = None, True
             return produced or self._run_elsewhere(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
-            self._end_if_dead(problem)
-            raise run_error(problem, self._about.limit) from problem
+            if isinstance(problem, RunFailed):
+                self._end_if_dead(problem)
+                raise
+            raise device_error(self._cuda, *self._about, problem) from problem
 
     def _run_elsewhere(
         self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
@@ -295,7 +285,7 @@ class CudaSession:
         if not stage.replayed:
             stage.runs += 1
             if stage.runs >= CAPTURE_AFTER and self._may_capture(stage):
-                self._capture(stage, shape, _outputs_of(produced, place))
+                self._capture(stage, shape, outputs_of(produced, place))
         return produced
 
     def _begin(self, stage: Stage, batch: Batch) -> None:
@@ -340,8 +330,8 @@ class CudaSession:
 
     def _learn(self, key: object | None, batch: Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
-        if self._graphs.anew:
-            self._make_anew()
+        if self._graphs.lost is not None:
+            self._make_anew(self._graphs.lost)
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
         stage = Stage(offsets, self._cuda.allocate(in_bytes), elements, None)
@@ -353,7 +343,8 @@ class CudaSession:
                 ]
                 produced = self._copies.fetch(addresses, batch.produced(whole), None)
                 if key is not None:
-                    self._keep(key, stage, wanted, whole)
+                    with suppress(CudaFailed):  # the answer is there; who comes next learns anew
+                        self._keep(key, stage, wanted, whole)
                 return produced
         finally:
             if stage not in self._stages.values():
@@ -425,7 +416,7 @@ class CudaSession:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
         try:
-            with capturing():
+            with capturing(self._cuda):
                 self._copies.leave()
                 if not stage.graph:
                     self._graphs.made += 1
@@ -448,7 +439,9 @@ class CudaSession:
 
     def _without_graphs(self, problem: Exception) -> None:
         """A capture that failed leaves session and stream in a state that nothing gets them out of: make others, which
-        try again where nothing is known against it but this once."""
+        try again where nothing is known against it but this once. First of all the capture is ended, or CUDA takes
+        nothing back of what they have."""
+        self._cuda.end_capture(self._copies.stream)
         self._end_if_dead(problem)
         self._graphs.failed += 1
         self._graphs.on = once_more(self._graphs.failed, problem)
@@ -457,19 +450,19 @@ class CudaSession:
         else:
             self._tell(str(problem))
         self._forget()
-        self._graphs.anew, self._graphs.made = True, 0
+        self._graphs.lost, self._graphs.made = LostSession(*self._about), 0
         with whole_device():
             self._session = None
-        with suppress(Exception):  # as where the device is full for a moment; the next run says what it was
-            self._make_anew()
+        with suppress(RunFailed):  # as where the device is full for a moment; the next run says what it was
+            self._make_anew(self._graphs.lost)
 
-    def _make_anew(self) -> None:
-        with whole_device():
+    def _make_anew(self, lost: LostSession) -> None:
+        with lost.attempt(), whole_device():
             self._copies.renew()
             made = self._make(self._copies.stream, self._graphs.on)
         self._session = made.session
         self._graphs.on = self._graphs.can = made.graphs
-        self._graphs.anew = False
+        self._graphs.lost = None
 
     def _tell(self, reason: str) -> None:
         tell_without_graphs(self._about.key, reason)
@@ -490,10 +483,3 @@ def _options(graph: int, *, waits: bool) -> Any:
     options.add_run_config_entry(WAITS_NOT, "0" if waits else "1")
     options.add_run_config_entry(GRAPH_ID, str(graph))
     return options
-
-
-def _outputs_of(produced: Produced, place: Place) -> list[bytes]:
-    """Copies of the outputs, wherever they are."""
-    region = Region(place.region.view[place.offset :], 0)
-    parts = parts_of(region, produced.sizes) if produced.parts is None else produced.parts
-    return [bytes(part) for part in parts]

@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.devices.cuda import Cuda
 from appliance.domain.errors import (
     ApplianceError,
     BeyondDeviceLimit,
@@ -28,14 +29,36 @@ from appliance.domain.errors import (
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
-from appliance.runtimes.device_graphs import whole_device
+from appliance.runtimes.device_graphs import ran_short, whole_device
 from appliance.runtimes.device_limit import DeviceLimit, memory_problem
+from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_reasons import runtime_reason
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 from appliance.runtimes.weights import MappedWeights
 
 BINDINGS_MAX: Final = 256
+
+
+def run_error(problem: Exception, limit: DeviceLimit | None = None) -> ApplianceError:
+    """The runtime's own word decides whether the input is to blame or the model, or memory of the device on which a
+    session is held to ``limit``."""
+    reason = runtime_reason(problem)
+    if limit is not None and (full := memory_problem(limit, reason)):
+        if isinstance(problem, LoadFailed):  # of a session that was to be made anew, which says it by itself
+            full = reason
+        return BeyondDeviceLimit(full) if limit.is_exceeded(reason) else DeviceFull(full)
+    return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)
+
+
+def device_error(cuda: Cuda, key: str, limit: DeviceLimit, problem: Exception) -> ApplianceError:
+    """As ``run_error``, of a run on a device. One that is lost ends the process; one that is full is left alone by
+    captures for a moment."""
+    end_if_lost(cuda, key, problem)
+    error = run_error(problem, limit)
+    if isinstance(error, DeviceFull):
+        ran_short(cuda)
+    return error
 
 
 class _Bound(NamedTuple):
@@ -53,6 +76,8 @@ class BoundSession:
     note = ""
     enter: Callable[[], object] = bool
     """What a thread does before it runs there for the first time, where that is on a device."""
+    told: Callable[[Exception], ApplianceError] = staticmethod(run_error)
+    """What becomes of a run that failed."""
 
     def __init__(
         self,
@@ -182,7 +207,7 @@ class BoundSession:
             self._session.run_with_iobinding(binding, self._run_options)
             produced = self._collect(binding.get_outputs(), wanted)
         except Exception as problem:
-            raise run_error(problem) from problem
+            raise self.told(problem) from problem
         if len(self._known) >= BINDINGS_MAX:
             self._known.clear()
         self._known[shapes_key(feeds, wanted)] = Produced(produced.shapes, produced.sizes, None)
@@ -222,6 +247,8 @@ class TextSession:
     note = ""
     enter: Callable[[], object] = bool
     """What a thread does before it runs there for the first time, where that is on a device."""
+    told: Callable[[Exception], ApplianceError] = staticmethod(run_error)
+    """What becomes of a run that failed."""
 
     def __init__(
         self,
@@ -258,7 +285,7 @@ class TextSession:
         try:
             results = self._session.run([self._outputs[index] for index in wanted], arrays, self._run_options)
         except Exception as problem:
-            raise run_error(problem) from problem
+            raise self.told(problem) from problem
         parts = tuple(memoryview(_raw(result)) for result in results)
         return Produced(tuple(result.shape for result in results), tuple(map(len, parts)), parts)
 
@@ -294,14 +321,3 @@ def _raw(array: Any) -> bytes:
         return encode_strings(array)
     raw: bytes = array.tobytes()
     return raw
-
-
-def run_error(problem: Exception, limit: DeviceLimit | None = None) -> ApplianceError:
-    """The runtime's own word decides whether the input is to blame or the model, or memory of the device on which a
-    session is held to ``limit``."""
-    reason = runtime_reason(problem)
-    if limit is not None and (full := memory_problem(limit, reason)):
-        if isinstance(problem, LoadFailed):  # of a session that was to be made anew, which says it by itself
-            full = reason
-        return BeyondDeviceLimit(full) if limit.is_exceeded(reason) else DeviceFull(full)
-    return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)

@@ -1,4 +1,5 @@
-"""One combination of shapes of a session of ONNX Runtime on a CUDA device, and a request as it lies there."""
+"""One combination of shapes of a session of ONNX Runtime on a CUDA device, a request as it lies there, and what is
+known of the session's graphs."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from appliance.runtimes.buckets import cut
+from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import ElementType
 from appliance.runtimes.runtime import Feed, Produced, Region
 
@@ -60,3 +62,16 @@ class Stage:
         """Whether the runtime wrote where it was told; an output that is an input of the graph stays where that is."""
         found = zip(self.binding.get_outputs(), self.addresses, self.produced.sizes, strict=True)
         return all(not size or value.data_ptr() == address for value, address, size in found)
+
+
+@dataclass(slots=True)
+class Graphs:
+    """Of a session: whether more are captured, and how many were; ``can``: no part of it runs on the processor, which
+    would copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``lost``:
+    the last one has, and the session is still to be made anew."""
+
+    on: bool
+    can: bool
+    made: int = 0
+    failed: int = 0
+    lost: LostSession | None = None

@@ -46,6 +46,9 @@ class SimulatedCuda:
         self.others: list[str] = []
         """Captures of other libraries that are under way."""
         self.spoilt: list[str] = []
+        self.unended: dict[int, int] = {}
+        """Captures of other libraries that came to nothing and were not ended: their streams, by thread. CUDA forbids
+        such a thread to give memory back."""
 
     def wait_for_all(self) -> None:
         """What other libraries wait with for the whole device, which CUDA forbids while anything of it is captured, in
@@ -71,8 +74,9 @@ class SimulatedCuda:
         return address
 
     def free(self, address: int) -> None:
-        """Give it back."""
-        self.held.pop(address, None)
+        """Give it back, unless that is forbidden."""
+        if threading.get_ident() not in self.unended:
+            self.held.pop(address, None)
 
     def pin(self, nbytes: int) -> SimulatedPinned:
         """Memory of this process."""
@@ -122,6 +126,11 @@ class SimulatedCuda:
         self.graphs[number] = kept
         return number
 
+    def end_capture(self, stream: int) -> None:
+        """Leave nothing of one that others began."""
+        if self.unended.get(threading.get_ident()) == stream:
+            del self.unended[threading.get_ident()]
+
     def launch(self, graph: int, stream: int) -> None:
         """Put what was kept into a stream."""
         self._check()
@@ -141,7 +150,8 @@ class SimulatedCuda:
         return number
 
     def end_stream(self, stream: int) -> None:
-        """Give it back."""
+        """Give it back, with a capture that has not ended."""
+        self.end_capture(stream)
         self.streams.discard(stream)
 
     def finish(self, stream: int) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ class TestCudaOverSimulatedLibrary(CudaConformance):
         assert compiled.library.cudaGetLastError() == 0, "or who asks next is told of this one"
         with pytest.raises(CudaFailed, match=r"invalid argument .* in cudaGraphLaunch"):
             cuda.launch(4711, stream)
+        cuda.end_stream(stream)
+
+    def test_a_capture_that_others_left_is_ended(self, cuda: Cuda, compiled: CompiledCuda) -> None:
+        stream = cuda.stream()
+        for begin in (partial(cuda.call, "cudaStreamBeginCapture", stream, 0), bool):
+            begin()
+            cuda.end_capture(stream)
+            assert compiled.library.cudaGetLastError() == 0, "or who asks next is told of this one"
+            cuda.finish(stream)
         cuda.end_stream(stream)
 
     def test_a_context_is_not_lost_because_something_is_captured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,9 @@ BY_OTHERS = "operation failed due to a previous error during capture"
 BY_ITSELF = "operation not permitted when stream is capturing"
 """What CUDA says of a capture that was spoilt by others, and of one that cannot be."""
 
+ANY_DEVICE = SimulatedCuda()
+"""For a capture of which it does not matter where it is."""
+
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
@@ -49,6 +53,7 @@ class Graphs:
         self._session = session
         self.here = here
         self._cuda = cuda
+        self.stream = 0
         self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
         self.captured: list[str] = []
@@ -96,6 +101,7 @@ class Graphs:
         if number in self.captured:
             self.replays += 1
         elif self.fail:
+            self._leave()
             raise RuntimeError(self.fail)
         else:
             self._capture(number)
@@ -109,7 +115,12 @@ class Graphs:
         self._cuda.others.remove(number)
         if number in self._cuda.spoilt:
             self._cuda.spoilt.remove(number)
+            self._leave()
             raise RuntimeError(BY_OTHERS)
+
+    def _leave(self) -> None:
+        """A run that fails in its capture may end before that does, as where it throws."""
+        self._cuda.unended[threading.get_ident()] = self.stream
 
 
 class CopyingBinding:
@@ -163,10 +174,12 @@ class Bench:
                 self.cuda.wait_for_all()
                 self.meanwhile()
                 whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
+            except LoadFailed:
+                raise
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
-            self.made[-1].fail = self.fail
+            self.made[-1].fail, self.made[-1].stream = self.fail, stream
             return Made(self.made[-1], graphs and self._graphs)
 
         session = CudaSession(

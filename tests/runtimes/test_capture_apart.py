@@ -14,12 +14,12 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype
-from appliance.runtimes import onnx
-from appliance.runtimes.device_graphs import NotNow, capturing, whole_device
+from appliance.runtimes import device_graphs, onnx
+from appliance.runtimes.device_graphs import QUIET_NS, NotNow, capturing, whole_device
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
-from tests.runtimes.cuda_bench import BY_OTHERS, Bench
+from tests.runtimes.cuda_bench import ANY_DEVICE, BY_OTHERS, Bench
 from tests.workers.bench import spec, version_of
 
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
@@ -53,6 +53,14 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What it is by the clock, as a test has it."""
+    now_ns = [QUIET_NS]
+    monkeypatch.setattr(device_graphs, "monotonic_ns", lambda: now_ns[0])
+    return now_ns
 
 
 def beside_a_capture(pair: Pair, do: Callable[[], object]) -> bool:
@@ -108,7 +116,7 @@ def test_while_a_session_is_made_runs_go_without_a_graph_and_later_ones_have_it(
 
 
 def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
-    pair: Pair, capfd: pytest.CaptureFixture[str]
+    pair: Pair, clock: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """ONNX Runtime waits for the whole device for the words of an error, and nothing can know that before."""
     other, memory = pair.make(), Memory(np.ones((1, 64), np.float32))
@@ -120,10 +128,37 @@ def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
 
     assert not beside_a_capture(pair, fail), "who serves is not kept waiting"
     assert pair.captured == [], "it was spoilt"
+    clock[0] += QUIET_NS
     answer = pair.run()
     assert len(answer) == 1
     assert pair.bench.made[2].captured[:1] == ["1"]
     assert pair.bench.made[2].replays
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def test_while_runs_fail_for_want_of_memory_nothing_is_captured(
+    pair: Pair, clock: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One after the other they would spoil each try."""
+    other, memory = pair.make(), Memory(np.ones((1, 64), np.float32))
+    pair.bench.made[1].full = True
+
+    def fail() -> None:
+        with pytest.raises(RunFailed, match="out of memory"):
+            memory.run(other, (0,))
+
+    pair.bench.made[0].meanwhile = fail
+    answer = pair.run(3)
+    pair.bench.made[2].meanwhile = fail
+    for _ in range(8):
+        assert pair.run(1) == answer
+        clock[0] += QUIET_NS // 2
+        fail()
+    assert pair.bench.made[2].captured == []
+    pair.bench.made[2].meanwhile = bool
+    clock[0] += QUIET_NS
+    assert pair.run() == answer
+    assert pair.bench.made[2].captured[:1] == ["1"]
     assert "without CUDA graphs" not in capfd.readouterr().err
 
 
@@ -141,7 +176,7 @@ def test_a_session_that_takes_texts_is_made_apart_from_captures_as_well(
     real, refused = onnxruntime.InferenceSession, list[bool]()
 
     def make(*arguments: object, **options: object) -> object:
-        with pytest.raises(NotNow), capturing():
+        with pytest.raises(NotNow), capturing(ANY_DEVICE):
             pass
         refused.append(True)
         return real(*arguments, **options)
@@ -151,7 +186,7 @@ def test_a_session_that_takes_texts_is_made_apart_from_captures_as_well(
     session = runtime.load(version, RuntimeSettings())
     assert refused == [True]
     thread = threading.Thread(target=session.close)
-    with capturing():
+    with capturing(ANY_DEVICE):
         thread.start()
         thread.join(MOMENT_S)
         assert thread.is_alive(), "it is closed apart from them, too"
@@ -163,9 +198,9 @@ def test_two_may_wait_at_once_and_the_last_one_lets_captures_go_on() -> None:
     with whole_device():
         with whole_device():
             pass
-        with pytest.raises(NotNow), capturing():
+        with pytest.raises(NotNow), capturing(ANY_DEVICE):
             pass
-    with capturing(), capturing():
+    with capturing(ANY_DEVICE), capturing(ANY_DEVICE):
         pass
 
 
@@ -179,11 +214,11 @@ def test_captures_one_after_the_other_keep_nobody_waiting() -> None:
             over.wait(PATIENCE_S)
 
     thread = threading.Thread(target=wait)
-    with capturing():
+    with capturing(ANY_DEVICE):
         thread.start()
         with suppress(NotNow):  # once it has come to wait
             while thread.is_alive():
-                with capturing():
+                with capturing(ANY_DEVICE):
                     thread.join(0.001)
         assert not waits.is_set()
     assert waits.wait(PATIENCE_S)

@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.errors import (
@@ -88,6 +89,15 @@ ROOMY, CRAMPED = 1 << 30, 64 << 10
         ),
         (0, 70, CUDA, "its GPU has no memory left; see who has it (nvidia-smi)"),
         (0, 0, f"Failed to allocate memory for requested buffer of size {7}", "its GPU has no memory left; "),
+        (0, 0, "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; ", "its GPU has no memory left; "),
+        (0, 0, "CUBLAS failure 1: CUBLAS_STATUS_NOT_INITIALIZED ; GPU=0 ; ", ""),
+        (0, 0, "CUDNN failure 4: CUDNN_STATUS_ALLOC_FAILED ; GPU=0 ; ", "its GPU has no memory left; "),
+        (
+            0,
+            0,
+            "CUDNN failure 5004: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ; GPU=0 ; ",
+            "its GPU has no memory left; ",
+        ),
         (60, 70, "Load model failed: Protobuf parsing failed.", ""),
         (0, 0, ARENA, ""),
     ],
@@ -232,6 +242,25 @@ def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
     with pytest.raises(DeviceHasNoRoom) as failed:
         OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), RuntimeSettings(room_bytes=ROOMY))
     assert str(failed.value).startswith("model/1: its GPU has no memory left; see who has it (nvidia-smi), ")
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_a_device_that_has_no_room_for_a_context_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bool
+) -> None:
+    """As when a worker is started again while others have the device: there may be room in a moment."""
+    refusing(monkeypatch, CUDA)
+
+    def none(index: int) -> None:
+        raise CudaFailed("out of memory (CUDA error 2 in cudaFree)")
+
+    monkeypatch.setattr(onnx, "_cuda", none)
+    monkeypatch.setattr(onnx, "_all_of_fixed_size", lambda version: not text)
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    with pytest.raises(DeviceHasNoRoom) as failed:
+        OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), RuntimeSettings())
+    assert str(failed.value).startswith("model/1: its GPU has no memory left; see who has it (nvidia-smi), ")
+    assert str(failed.value).endswith(": out of memory (CUDA error 2 in cudaFree)")
 
 
 def test_a_session_whose_making_took_much_more_than_it_may_is_refused_and_closed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 
 from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
-from appliance.runtimes import onnx_cuda
+from appliance.runtimes import lost_session, onnx_cuda
+from appliance.runtimes.lost_session import PAUSE_NS_MAX, SECOND_NS, TRIES_MAX
 from appliance.runtimes.onnx_cuda import NO_LIMIT
 from appliance.runtimes.runtime import Session
 from appliance.tools.conformance.memory import Memory
@@ -27,6 +30,27 @@ def bench() -> Bench:
 def mlp(bench: Bench, tmp_path: Path) -> Iterator[Session]:
     with loaded_mlp(bench, tmp_path) as session:
         yield session
+
+
+class Clock:
+    """Stands still but for what a test has pass."""
+
+    def __init__(self) -> None:
+        self.now_ns = SECOND_NS
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def wait(self, seconds: int) -> None:
+        """So many seconds pass."""
+        self.now_ns += seconds * SECOND_NS
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lost_session, "monotonic_ns", clock)
+    return clock
 
 
 @pytest.mark.parametrize(("word", "sessions"), [(BY_OTHERS, 3), (BY_ITSELF, 2)])
@@ -57,8 +81,8 @@ def test_a_capture_that_failed_once_is_tried_again(
     assert "without CUDA graphs" not in capfd.readouterr().err
 
 
-def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
-    bench: Bench, mlp: Session
+def test_where_no_session_can_be_made_anew_for_a_moment_a_later_run_makes_it(
+    bench: Bench, mlp: Session, clock: Clock
 ) -> None:
     memory = Memory(np.ones((1, 64), np.float32))
     bench.made[0].fail = BY_OTHERS
@@ -72,6 +96,7 @@ def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
     with pytest.raises(RunFailed, match="out of memory"):
         memory.run(mlp, (0,))
     bench.meanwhile = bool
+    clock.wait(1)
     assert answers(mlp, memory, 8) == [expected] * 8
     assert set(bench.made[1].captured) == {"1"}, "and it is what it was"
 
@@ -91,8 +116,78 @@ def test_what_a_session_that_is_not_made_anew_lacks_is_told_once(bench: Bench, m
     assert str(told.value).count("its GPU has no memory left") == 1
 
 
+def lose(bench: Bench, session: Session, memory: Memory, why: Callable[[], None]) -> list[bool]:
+    """Have its capture fail, and its session never made anew for what ``why`` raises; gives what it was tried with."""
+    tried = list[bool]()
+
+    def refuse() -> None:
+        tried.append(True)
+        why()
+
+    bench.made[0].fail = BY_OTHERS
+    bench.meanwhile = refuse
+    answers(session, memory, 3)
+    return tried
+
+
+def test_a_session_that_is_gone_is_not_tried_to_be_made_with_each_request(
+    bench: Bench, mlp: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try is a load, for which others wait. A device that is full ends nothing, however long."""
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a full device is no reason to end the worker"))
+    memory = Memory(np.ones((1, 64), np.float32))
+
+    def full() -> None:
+        raise DeviceHasNoRoom("model/1: Failed to allocate memory for requested buffer of size 7")
+
+    tried = lose(bench, mlp, memory, full)
+    before, pause_s = len(tried), 1
+    for _ in range(2 * TRIES_MAX):
+        with pytest.raises(DeviceFull) as told:
+            memory.run(mlp, (0,))
+        assert str(told.value) == (
+            "its session went with a capture and cannot be made anew: Failed to allocate memory for requested buffer "
+            f"of size 7; the next try is in {pause_s} s"
+        )
+        assert len(tried) == before
+        clock.wait(pause_s)
+        with pytest.raises(DeviceFull, match=r"of size 7$"):
+            memory.run(mlp, (0,))
+        assert len(tried) == before + 1
+        before, pause_s = len(tried), min(2 * pause_s, PAUSE_NS_MAX // SECOND_NS)
+    bench.meanwhile = bool
+    clock.wait(pause_s)
+    assert len(set(answers(mlp, memory, 8))) == 1
+    assert bench.made[-1].captured
+
+
+def test_a_worker_in_which_a_session_can_never_be_made_anew_ends_and_no_request_is_to_blame(
+    bench: Bench,
+    mlp: Session,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ended = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append((pid, number)))
+    memory = Memory(np.ones((1, 64), np.float32))
+
+    def broken() -> None:
+        raise RuntimeError("cuDNN is not there any more")
+
+    tried = lose(bench, mlp, memory, broken)
+    while len(tried) < TRIES_MAX:
+        assert ended == []
+        clock.wait(PAUSE_NS_MAX // SECOND_NS)
+        with pytest.raises(RunFailed, match=r"cannot be made anew: cuDNN is not there any more$"):
+            memory.run(mlp, (0,))
+    assert ended == [(os.getpid(), signal.SIGKILL)]
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert said == "model/1 is given up in this process: cuDNN is not there any more"
+
+
 def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once(
-    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, mlp: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory, ended = Memory(np.ones((1, 64), np.float32)), list[int]()
     real_end = bench.cuda.end_stream
@@ -112,6 +207,7 @@ def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once
         with pytest.raises(RunFailed, match="out of memory"):
             memory.run(mlp, (0,))
         assert ended == []
+    clock.wait(1)
     answers(mlp, memory, 3)
     assert ended == [1]
     assert len(bench.cuda.streams) == 1

@@ -27,7 +27,7 @@ from appliance.runtimes.runtime import OverlappedRun, RuntimeSettings, Session, 
 from appliance.runtimes.unread import FIELDS_MAX, unread
 from appliance.tools.conformance.memory import Memory
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.cuda_bench import BY_OTHERS, Bench, CopyingBinding, Graphs
+from tests.runtimes.cuda_bench import ANY_DEVICE, BY_OTHERS, Bench, CopyingBinding, Graphs
 from tests.workers.bench import spec, version_of
 
 
@@ -160,7 +160,7 @@ def test_the_file_is_looked_into_once_and_while_others_may_capture(
     looked = list[Sequence[str]]()
 
     def look(model: bytes, names: Sequence[str]) -> Sequence[str]:
-        with capturing():
+        with capturing(ANY_DEVICE):
             looked.append(names)
         return unread(model, names)
 

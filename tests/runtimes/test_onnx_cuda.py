@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
@@ -224,6 +225,26 @@ def test_no_room_on_the_device_is_told_and_passes(bench: Bench, mlp: Session) ->
         memory.run(mlp, (0,))
     bench.cuda.free(held)
     assert answers(mlp, memory, 2)
+
+
+def test_an_answer_is_given_where_there_is_no_room_to_keep_its_shapes(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there by then; the next run like it learns them anew."""
+    memory, allocate = Memory(np.ones((1, 64), np.float32)), bench.cuda.allocate
+    for fail_at in (2, 0):
+        taken = list[int]()
+
+        def take(nbytes: int, fail_at: int = fail_at, taken: list[int] = taken) -> int:
+            taken.append(nbytes)
+            if len(taken) == fail_at:
+                raise CudaFailed("out of memory (CUDA error 2 in cudaMalloc)")
+            return allocate(nbytes)
+
+        monkeypatch.setattr(bench.cuda, "allocate", take)
+        found = answers(mlp, memory, 1)
+        assert len(found[0]) == 40
+        assert len(bench.cuda.held) == (0 if fail_at else 2)
 
 
 def test_memory_is_what_the_device_has_less(bench: Bench, mlp: Session) -> None:

@@ -3,7 +3,10 @@ at once, where nothing is captured, although their refusal is still told. The de
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +16,17 @@ import onnxruntime
 import pytest
 
 from appliance.domain.device_wish import ON_CUDA
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import DeviceFull, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
 from appliance.runtimes.device_graphs import NotNow, capturing
-from appliance.runtimes.runtime import RuntimeSettings
+from appliance.runtimes.runtime import Feed, RuntimeSettings
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.devices.simulated_cuda import SimulatedCuda
+from tests.runtimes.cuda_bench import ANY_DEVICE
 from tests.workers.bench import spec, version_of
 
 ON_THE_PROCESSOR = SimpleNamespace(op_type="Neg", domain="")
@@ -40,7 +44,7 @@ class Held:
 
     def __del__(self) -> None:
         try:
-            with capturing():
+            with capturing(ANY_DEVICE):
                 self._went.append("beside captures")
         except NotNow:
             self._went.append("apart")
@@ -144,3 +148,41 @@ def test_a_thread_that_runs_a_session_with_texts_uses_its_device_first(
     in_a_thread(made[0].close)
     assert made[1] == [text]
     assert len(entered) == 3
+
+
+@pytest.mark.parametrize("kind", ["TextSession", "BoundSession"])
+def test_a_run_that_fails_of_a_session_with_texts_is_told_as_any_on_its_device(
+    tmp_path: Path, cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A device that is full is no fault of the model, and one that is lost ends the process: it would fail each request
+    for good where it has no other models."""
+    version = on_cuda(tmp_path, texts=True)
+    inputs, ended = [spec("x", Datatype.BYTES, -1)] if kind == "TextSession" else version.inputs, list[int]()
+    version = replace(version, inputs=tuple(inputs))
+    element = "tensor(string)" if kind == "TextSession" else "tensor(float)"
+    ports = [SimpleNamespace(name="x", type=element, shape=[])]
+    session = SimpleNamespace(inputs_meta=ports, overridable_initializers=[], outputs_meta=[], words="")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(session.words)
+
+    session.run = fail
+    made = SimpleNamespace(_sess=session, get_providers=lambda: ["CUDAExecutionProvider"])
+    runtime = onnx.OnnxRuntime()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: made)
+    monkeypatch.setattr(onnx, "_note", lambda version, session: "")
+    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(number))
+    loaded = runtime.load(version, RuntimeSettings())
+    assert type(loaded).__name__ == kind
+    monkeypatch.setattr(loaded, "_bind_inputs", fail, raising=False)
+    memory, nothing = Memory(np.zeros(0, np.float32)), tuple[Feed | None, ...]((None,))
+    session.words = "CUDA failure 2: out of memory ; GPU=0"
+    with pytest.raises(DeviceFull, match="its GPU has no memory left"):
+        loaded.run(memory.source, nothing, (0,), memory.place)
+    with pytest.raises(NotNow), capturing(cuda):
+        pass
+    assert not ended
+    cuda.broken, session.words = True, "CUDA failure 700: an illegal memory access was encountered"
+    with pytest.raises(RunFailed, match="illegal memory access"):
+        loaded.run(memory.source, nothing, (0,), memory.place)
+    assert ended == [signal.SIGABRT]

@@ -49,7 +49,7 @@ class Graphs:
         The process ends where that loses the device; nothing is raised."""
         graph, stream = 0, self._copies.stream
         try:
-            with capturing():
+            with capturing(self._cuda):
                 self._copies.leave()
                 given = self._answers(setting)
                 context = self._contexts.another(setting.profile, stream)
