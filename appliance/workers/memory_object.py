@@ -24,15 +24,19 @@ class MemoryObject:
         self.number = number
         self.group = group
         self.workers = self.slots = 0
+        self.fd = -1
         self.fd = os.memfd_create("appliance-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, size)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
             self._map = mmap.mmap(self.fd, size)
         except OSError:
-            os.close(self.fd)
+            self._close()
             raise
         self._view = memoryview(self._map)
+
+    def __del__(self) -> None:
+        self._close()
 
     def view(self, offset: int, nbytes: int) -> memoryview:
         """Writable bytes; both ends must lie inside one slot of the caller's."""
@@ -44,9 +48,14 @@ class MemoryObject:
 
     def close(self) -> None:
         """Let go of it. Views that are still alive keep the mapping until they go."""
-        os.close(self.fd)
+        self._close()
         try:
             self._view.release()
             self._map.close()
         except BufferError:
             pass  # a view is still held; the mapping ends with it
+
+    def _close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
