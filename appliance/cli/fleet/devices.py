@@ -112,13 +112,12 @@ def _summary(found: Sequence[Any], group: str, silent_s: int = QUIET_S) -> str:
     if not found:
         return f"no device is in the group '{printable(group)}'" if group else "no device was enrolled so far"
     places = Counter(map(_place, found))
-    quiet = sum(_is_silent(each, silent_s) for each in found)
     where = ", ".join(f"{places[place]:,} {word}" for place, word in WORDS.items() if places[place])
-    return f"{counted(len(found), 'device')}: {where}" + (
-        f"; {quiet:,} not heard from for {'a day' if silent_s == QUIET_S else span(silent_s)}"
-        if quiet
-        else ""
-    )
+    silent = Counter(each["seen_ms"] > 0 for each in found if _is_silent(each, silent_s))
+    how_long = "a day" if silent_s == QUIET_S else span(silent_s)
+    quiet = f"; {silent[True]:,} not heard from for {how_long}" if silent[True] else ""
+    never = f"; {silent[False]:,} never heard from" if silent[False] else ""
+    return f"{counted(len(found), 'device')}: {where}{quiet}{never}"
 
 
 def _place(device: Any) -> str:

@@ -105,7 +105,7 @@ def test_of_many_devices_those_are_shown_that_are_asked_for_and_all_are_counted(
         status, out, _ = fleet("devices", *words)
         assert status == Exit.OK
         names = [each["name"] for each in json.loads(fleet("devices", *words, "--json")[1])]
-        assert names == re.findall(r"^([abcde]) ", out, re.MULTILINE)
+        assert names == re.findall(r"^([abcdeg]) ", out, re.MULTILINE)
         return names, out.splitlines()[-1]
 
     assert shown() == (
@@ -123,8 +123,13 @@ def test_of_many_devices_those_are_shown_that_are_asked_for_and_all_are_counted(
         ["a", "b", "c"],
         "5 devices: 2 there, 2 not yet there, 1 revoked; 3 not heard from for 2 h",
     )
+    new_box("g", group="new")
+    assert shown("--silent", "7200", "--group", "new") == (
+        ["g"],
+        "1 device: 1 not yet there; 1 never heard from",
+    )
     assert shown("--silent", "3600", "--group", "site")[0] == ["a", "b", "e"]
-    assert shown("--silent", "7200", "--not-there")[0] == ["a", "b", "c", "e"]
+    assert shown("--silent", "7200", "--not-there")[0] == ["a", "b", "c", "e", "g"]
     for name, says in (
         ("f", "there is no device 'f'"),
         ("a/b", "'a/b' is no device: 1 to 64 of the characters"),
