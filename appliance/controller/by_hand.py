@@ -21,7 +21,7 @@ from appliance.controller import tables, tokens
 from appliance.controller.authority import Authority
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.bundles import Export, Received, parts_for
-from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full
+from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full, issued_to
 from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
@@ -170,7 +170,7 @@ def _devices(rows: View, names: Sequence[str]) -> list[Row[Any]]:
 def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
     """Whether the box with this certificate is none of ours any more."""
     with desk.store.look() as rows:
-        issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
+        issued = issued_to(rows, certificate)
         device = rows.one(tables.devices, name=issued.device) if issued else None
     return issued is None or issued.revoked or device is None or device.state == REVOKED
 

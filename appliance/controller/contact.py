@@ -57,6 +57,10 @@ NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
+NOTHING_SAID: Final[dict[str, Any]] = {
+    "seen_ms": 0, "told_timestamp": 0, "told_snapshot": 0, "told_generation": 0, "report": b"", "report_digest": "",
+}  # fmt: skip
+"""What is known of a box that has not asked yet: what another one in its place said is not so of it."""
 
 
 class Contact:
@@ -119,7 +123,7 @@ class Contact:
                 inventory=said,
             )
         else:
-            rows.change(tables.devices, {"name": device}, state=ACTIVE, inventory=said)
+            rows.change(tables.devices, {"name": device}, state=ACTIVE, inventory=said, **NOTHING_SAID)
         rows.change(tables.tokens, {"name": token.name}, used_by=device)
         rows.note(now_ms, f"token {token.name}", "enrolled", device=device, replaces=bool(there))
         return device
@@ -232,7 +236,7 @@ class Contact:
         """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
         if certificate is None:
             raise Refused(401, "no-certificate", NO_CERTIFICATE)
-        issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
+        issued = issued_to(rows, certificate)
         device = rows.one(tables.devices, name=device_of(certificate))
         if issued is None or device is None or issued.device != device.name:
             raise Refused(
@@ -240,9 +244,20 @@ class Contact:
             )
         if issued.revoked or device.state == REVOKED:
             raise Refused(403, "revoked", f"'{device.name}' was revoked")
-        if not expired and issued.expires_ms <= now_ms:
+        if not expired and certificate.not_valid_after_utc <= utc(now_ms):
             raise Refused(403, "certificate-expired", "the certificate has expired; renew it")
         return device
+
+
+def issued_to(rows: View, certificate: x509.Certificate) -> Row[Any] | None:
+    """What is known of a certificate that the authority has signed. A renewal that is younger than the backup which the
+    controller came back from is not known: it counts by another one for the same device and key."""
+    issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
+    if issued is not None:
+        return issued
+    key = key_digest(certificate.public_key())  # type: ignore[arg-type]
+    same = rows.all(tables.certificates, device=device_of(certificate), key=key)
+    return min(same, key=lambda each: bool(each.revoked), default=None)
 
 
 def is_full(rows: Rows, name: str) -> bool:

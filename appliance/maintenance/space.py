@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreUnavailable
 from appliance.store.census import census_of
-from appliance.store.layout import BUILDING_FORM, FORMS, form_digest
+from appliance.store.layout import BLOBS, BUILDING_FORM, FORMS, form_digest
 from appliance.workers.forms import FORM_FILE
 
 PERIOD_S: Final = 30.0
@@ -64,7 +64,8 @@ class SpaceWatch:
 def space_of(state: Path, config: StoreConfig) -> Space:
     """What is taken and left as of now. Raises StoreUnavailable and OSError."""
     with census_of(state, config) as census:
-        return Space(census.taken_bytes(), census.free_bytes, dict(_built(state / FORMS)))
+        taken_bytes = census.taken_bytes() if (state / BLOBS).is_dir() else 0  # nothing was installed so far
+        return Space(taken_bytes, census.free_bytes, dict(_built(state / FORMS)))
 
 
 def _built(forms: Path) -> Iterator[tuple[str, float]]:

@@ -53,6 +53,14 @@ async def test_what_is_taken_and_left_and_when_forms_were_built(tmp_path: Path) 
     ]
 
 
+async def test_a_box_on_which_nothing_is_installed_yet_tells_what_its_disk_has_left(tmp_path: Path) -> None:
+    """It was enrolled: none of the store's directories is there."""
+    watch = Scrubbing(tmp_path, CONFIG, lambda: 0, print).disk
+    await watch.look()
+    assert watch.space.taken_bytes == 0
+    assert watch.space.free_bytes > 0
+
+
 async def test_a_store_that_cannot_be_looked_at_stays_as_it_was_told(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with open_store(state, StoreConfig(free_floor_bytes=0)) as store:

@@ -11,9 +11,11 @@ import pytest
 from aiohttp import web
 
 from appliance.cli.main import main
+from appliance.cli.sync import status
 from appliance.fleet.documents import WishedModel
 from appliance.package.keys import read_public_key
 from appliance.sync.identity import SITUATION
+from appliance.sync.plan import Prove, Reason, Waiting
 from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_agent import told_of, wanted_in
@@ -44,6 +46,26 @@ def test_why_a_package_was_refused_is_told_after_the_pass(
     assert row.split()[:6] == ["digits", "1", "-", "-", "refused", "manifest:"], "a row is a line"
     found = json.loads(appliance("sync", "once", "--json")[1])
     assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
+
+
+def test_what_has_a_failed_version_tried_again_is_told_where_it_is_explained(
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    pack: Pack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
+    appliance("sync", "once")
+    failed = Waiting(reason=Reason.FAILED, text="golden case 'a': off")
+    monkeypatch.setattr(
+        status, "plan", lambda desired, observed: (Prove(name="digits", version=1, waits=failed),)
+    )
+    told = appliance("sync", "explain", "digits")[1]
+    assert "see digits/1 live: golden case 'a': off\n" in told
+    assert told.rstrip().endswith(
+        "it is not tried again until another version of digits is wished, or this one with --order"
+    )
 
 
 def test_what_was_refused_is_tried_again_when_its_maker_is_trusted(

@@ -125,6 +125,29 @@ class Arrival:
         return self.count(Place.REFUSED) > 0 or (held > 0 and held == len(self.outstanding()))
 
 
+class Stay:
+    """Whether a version goes on serving where it came: a box may go back by itself while it watches one. By what
+    devices say: one that is silent has not said that it still serves. Owner: who looks."""
+
+    def __init__(self, stay_s: float) -> None:
+        self.stay_s = stay_s
+        self._since_ms: dict[str, int] = {}
+
+    def look(self, arrival: Arrival) -> None:
+        """Take note of how devices stand; what serves no more, or is not looked at, begins anew."""
+        serving = [each for each in arrival.standings if each.place is Place.SERVES]
+        self._since_ms = {each.device: self._since_ms.get(each.device, each.seen_ms) for each in serving}
+
+    def outstanding(self, arrival: Arrival) -> list[tuple[str, float]]:
+        """Devices that serve and were not heard so long after they began to, with how long after they were."""
+        heard = (
+            (each.device, (each.seen_ms - self._since_ms[each.device]) / 1000)
+            for each in arrival.standings
+            if each.place is Place.SERVES
+        )
+        return [(device, after_s) for device, after_s in heard if after_s < self.stay_s]
+
+
 def arrival_of(wished: Wished, devices: Iterable[Device], marks: Mapping[str, Mark] | None = None) -> Arrival:
     """Where the ``devices``, as the controller tells of them, are on their way; ``marks`` are of the look before."""
     concerned = [each for each in devices if _is_in_scope(wished, each)]

@@ -84,6 +84,16 @@ def outstanding_lines(arrival: Arrival) -> list[str]:
     return [*map(line, found[:LISTED_MAX]), *more]
 
 
+def stay_lines(outstanding: Sequence[tuple[str, float]]) -> list[str]:
+    """A line for each device that did not say long enough that it serves, if they are not too many."""
+    left = len(outstanding) - LISTED_MAX
+    lines = [
+        f"{device}: serves it, last heard {span(int(after_s))} after it began"
+        for device, after_s in outstanding[:LISTED_MAX]
+    ]
+    return [*lines, *([f"and {left} more"] if left > 0 else [])]
+
+
 def document(wished: Wished, arrival: Arrival, outcome: str, waited_s: float) -> dict[str, Any]:
     """The same for programs."""
     return {

@@ -17,8 +17,9 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
-from appliance.cli.fleet.view import Row, add_showing, ago, left_s, settings_text, wishes_text
+from appliance.cli.fleet.view import Row, add_showing, ago, left_s, settings_text, span, wishes_text
 from appliance.cli.help_text import folded
+from appliance.cli.numbers import natural
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.domain.quantity import counted
@@ -47,6 +48,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only those that are not where they were wished, or say that something is wrong",
     )
+    parser.add_argument(
+        "--silent",
+        type=natural(1),
+        metavar="S",
+        help="only those that were not heard from for S seconds; with --not-there these as well",
+    )
     add_showing(parser)
 
 
@@ -57,15 +64,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
     def show() -> None:
         found = _asked(controller, arguments.device, arguments.group)
-        shown = [each for each in found if _is_amiss(each)] if arguments.not_there else found
+        shown = _chosen(found, not_there=arguments.not_there, silent_s=arguments.silent)
+        summary = _summary(found, arguments.group, arguments.silent or QUIET_S)
         if arguments.json:
             print(json.dumps(shown, indent=None if arguments.watch else 2))
         elif arguments.watch and sys.stdout.isatty():
-            _fill_screen(shown, _summary(found, arguments.group))
+            _fill_screen(shown, summary)
         else:
             table(TITLES, _rows(shown), _notes(shown))
-            if arguments.not_there or len(found) != 1:
-                print_text(_summary(found, arguments.group), below=BELOW)
+            if arguments.not_there or arguments.silent or len(found) != 1:
+                print_text(summary, below=BELOW)
 
     return watched(show, watch=arguments.watch)
 
@@ -78,6 +86,18 @@ def _asked(controller: Controller, device: str, group: str) -> list[Any]:
     return [each for each in controller.get("/devices", group=group) if group in ("", each["group"])]
 
 
+def _chosen(found: list[Any], *, not_there: bool, silent_s: int | None) -> list[Any]:
+    """Those that are asked for: all where nothing is said."""
+    if not not_there and silent_s is None:
+        return found
+    silent = [silent_s is not None and _is_silent(each, silent_s) for each in found]
+    return [
+        each
+        for each, is_silent in zip(found, silent, strict=True)
+        if is_silent or (not_there and _is_amiss(each))
+    ]
+
+
 def _fill_screen(found: Sequence[Any], summary: str) -> None:
     """As much as the terminal has room for, the most urgent first."""
     found = sorted(found, key=lambda each: (URGENT.index(_place(each)), not _problems(each)))
@@ -87,21 +107,27 @@ def _fill_screen(found: Sequence[Any], summary: str) -> None:
     print_text(summary, below=BELOW)
 
 
-def _summary(found: Sequence[Any], group: str) -> str:
+def _summary(found: Sequence[Any], group: str, silent_s: int = QUIET_S) -> str:
     """How many are where."""
     if not found:
         return f"no device is in the group '{printable(group)}'" if group else "no device was enrolled so far"
     places = Counter(map(_place, found))
-    quiet = sum(left_s(each["seen_ms"]) < -QUIET_S for each in found if each["state"] != "revoked")
     where = ", ".join(f"{places[place]:,} {word}" for place, word in WORDS.items() if places[place])
-    return f"{counted(len(found), 'device')}: {where}" + (
-        f"; {quiet:,} not heard from for a day" if quiet else ""
-    )
+    silent = Counter(each["seen_ms"] > 0 for each in found if _is_silent(each, silent_s))
+    how_long = "a day" if silent_s == QUIET_S else span(silent_s)
+    quiet = f"; {silent[True]:,} not heard from for {how_long}" if silent[True] else ""
+    never = f"; {silent[False]:,} never heard from" if silent[False] else ""
+    return f"{counted(len(found), 'device')}: {where}{quiet}{never}"
 
 
 def _place(device: Any) -> str:
     """Where it is, as ``WORDS`` has it."""
     return str(device["state"]) if device["state"] in ("conflict", "revoked") else _there(device)
+
+
+def _is_silent(device: Any, silent_s: int) -> bool:
+    """Whether it should ask and has not for so long, or never has."""
+    return device["state"] != "revoked" and left_s(device["seen_ms"]) < -silent_s
 
 
 def _is_amiss(device: Any) -> bool:

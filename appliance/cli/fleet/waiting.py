@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
+from appliance.cli.fleet.arrival import Arrival, Stay, Wished, arrival_of
 from appliance.cli.fleet.arrival_view import (
     Show,
     apart_text,
@@ -24,9 +24,11 @@ from appliance.cli.fleet.arrival_view import (
     say,
     shortened,
     shown,
+    stay_lines,
 )
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
-from appliance.cli.model.wait import add_bound, bound_s, check_bound
+from appliance.cli.model.wait import MOST_S, add_bound, bound_s, check_bound
+from appliance.cli.numbers import seconds
 from appliance.fleet.messages import MessageInvalid
 from appliance.fleet.told import Device, Wish, devices_in, groups_in
 
@@ -58,12 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", action="store_true", help="until every device concerned says that it serves the version"
     )
     add_bound(parser, "with --wait: seconds to wait at most; the wish stays")
+    parser.add_argument(
+        "--stay",
+        type=seconds(1.0, MOST_S),
+        metavar="S",
+        help="with --wait: until each says so S seconds after it began to serve, too; longer than the box's "
+        "swap.watch_s and a poll, it ends only when no box can go back by itself (default: it need not)",
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Fails where there is nothing that devices tell, or only for how long to wait is said: before anything is
     changed."""
     check_bound(arguments)
+    if arguments.stay is not None and not arguments.wait:
+        raise CommandFailed("--stay is for --wait: give --wait as well, or leave it out")
+    if arguments.stay is not None and arguments.stay > bound_s(arguments):
+        raise CommandFailed("--stay is longer than --timeout, so it would never be done: raise --timeout")
     if arguments.wait and arguments.withdraw:
         raise CommandFailed("--wait is for a version that is wished for; leave out --withdraw")
     if arguments.wait and arguments.trial:
@@ -75,7 +88,7 @@ def check(arguments: argparse.Namespace) -> None:
 def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) -> int:
     """Wait until every device that the wish concerns serves what is ``wished``, and say so; with --json as one
     document. Raises CommandFailed where it ends otherwise."""
-    watch = Watch(profile, wished, bound_s(arguments))
+    watch = Watch(profile, wished, bound_s(arguments), arguments.stay or 0.0)
     try:
         with shown(wished, json=arguments.json) as show:
             outcome = watch.until_over(show)
@@ -88,16 +101,18 @@ def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) ->
     if outcome is not Outcome.SERVED:
         raise watch.failure(outcome)
     if not arguments.json:
-        say(printable(f"{counts(wished, watch.arrival)} after {watch.waited_s:.0f} s"))
+        stayed = f", and each said so {arguments.stay:g} s later" if arguments.stay else ""
+        say(printable(f"{counts(wished, watch.arrival)} after {watch.waited_s:.0f} s{stayed}"))
     return Exit.OK
 
 
 class Watch:
-    """Looks at how the devices stand, for ``limit_s`` at most. ``arrival`` is where they were at the last look that
-    worked, ``trouble`` why the last one did not."""
+    """Looks at how the devices stand, for ``limit_s`` at most, until the version serves and has stayed for ``stay_s``.
+    ``arrival`` is where they were at the last look that worked, ``trouble`` why the last one did not."""
 
-    def __init__(self, profile: Profile, wished: Wished, limit_s: float) -> None:
+    def __init__(self, profile: Profile, wished: Wished, limit_s: float, stay_s: float = 0.0) -> None:
         self.arrival = Arrival(marks={})
+        self.stay = Stay(stay_s)
         self.trouble = ""
         self._wished = wished
         self._controller = Controller(profile, min(SILENCE_S, max(limit_s, LOOK_S_LEAST)))
@@ -135,6 +150,7 @@ class Watch:
             self._status = Exit.UNREACHABLE if passes else failure.status
             return None if passes else Outcome.UNKNOWN
         self.arrival = arrival_of(self._wished, devices, self.arrival.marks)
+        self.stay.look(self.arrival)
         if wish is None or wish["version"] != self._wished.version:
             name = self._wished.model
             self._instead = "was taken back" if wish is None else f"gave way to {name}={wish['version']}"
@@ -142,7 +158,7 @@ class Watch:
         if not self.arrival.standings:
             return Outcome.NO_DEVICE
         if self.arrival.is_everywhere:
-            return Outcome.SERVED
+            return None if self.stay.outstanding(self.arrival) else Outcome.SERVED
         return Outcome.STOPPED if self.arrival.is_stopped else None
 
     def _asked_in_time(self) -> tuple[list[Device], Wish | None]:
@@ -190,6 +206,13 @@ class Watch:
             case Outcome.STOPPED:
                 text = f"not all devices will get there: {standing}; the wish stays:"
                 return CommandFailed(text, Exit.STOPPED, lines=lines)
+            case Outcome.OVERDUE if self.arrival.is_everywhere:
+                text = (
+                    f"{standing}, and not every one said {self.stay.stay_s:g} s later that it still does; "
+                    "the wish stays:"
+                )
+                lines = stay_lines(self.stay.outstanding(self.arrival))
+                return CommandFailed(text, Exit.OVERDUE, lines=lines)
             case Outcome.OVERDUE:
                 text = f"not all devices are there after {self._limit_s:g} s: {standing}; the wish stays:"
                 return CommandFailed(text, Exit.OVERDUE, lines=lines)

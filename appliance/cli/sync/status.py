@@ -16,7 +16,7 @@ from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text
 from appliance.sync.freshness import freshness
-from appliance.sync.plan import Step, plan
+from appliance.sync.plan import Reason, Step, plan
 from appliance.sync.reading import Reading, read_box
 from appliance.sync.reporting import first_of, phase_of, waiting_words, words
 
@@ -156,6 +156,10 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
             f"  held by hand: {hold.what} by {hold.who or 'a person'}, {since}; 'appliance model resume {name}'"
         )
     lines += [f"  {words(step)}: {waiting_words(step.waits)}" for step in steps]
+    if any(step.waits is not None and step.waits.reason is Reason.FAILED for step in steps):
+        lines.append(
+            f"  it is not tried again until another version of {name} is wished, or this one with --order"
+        )
     if not steps:
         lines.append("  nothing is to be done")
     return lines

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import socket
+import sqlite3
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -20,7 +22,7 @@ from appliance.controller.authority import DEVICE_GOOD, RENEW_BEFORE
 from appliance.controller.device_api import BURST, Rates
 from appliance.fleet import messages
 from appliance.fleet.documents import decode as decode_document
-from appliance.fleet.messages import Acknowledged, Enrolled, Polled, Refusal, Renewal, Renewed
+from appliance.fleet.messages import Acknowledged, Enrolled, ModelReport, Polled, Refusal, Renewal, Renewed
 from appliance.fleet.metadata import TIMESTAMP_PERIOD_S
 from tests.controller.api.desk import DAY_MS, Box, Desk
 
@@ -30,6 +32,11 @@ NewBox = Callable[..., Box]
 def code_of(found: object) -> str:
     assert isinstance(found, Refusal), found
     return found.code
+
+
+def copy_database(from_: Path, to: Path) -> None:
+    with closing(sqlite3.connect(from_)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
 
 
 def test_a_box_enrols_once_and_is_called_by_its_certificate(desk: Desk, new_box: NewBox) -> None:
@@ -97,6 +104,46 @@ def test_a_box_that_is_replaced_is_shut_out(desk: Desk, new_box: NewBox) -> None
     assert new.device == "box-1"
     assert code_of(old.poll()) == "revoked"
     assert isinstance(new.poll(), Polled)
+
+
+def test_of_a_box_that_takes_a_place_nothing_is_told_that_the_one_before_said(
+    desk: Desk, new_box: NewBox
+) -> None:
+    old = new_box("box-1")
+    digits = ModelReport(name="digits", wanted=2, serving=2, phase="done")
+    assert isinstance(old.tell(converged=True, freshness="fresh", models=(digits,)), Polled)
+    (before,) = desk.person().get("/devices")
+    assert [each["serving"] for each in before["models"]] == [2]
+    new = new_box()
+    assert isinstance(new.enrol(desk.enrolment_token(device="box-1")), Enrolled)
+    (device,) = desk.person().get("/devices")
+    assert (device["seen_ms"], device["models"], device["converged"]) == (0, [], False)
+    assert (device["told_generation"], device["freshness"]) == (0, "")
+
+
+def test_a_renewal_after_the_backup_that_is_put_back_keeps_no_box_out(
+    new_box: NewBox, desk: Desk, tmp_path: Path
+) -> None:
+    box, stranger, gone = new_box("box-1"), new_box("box-2"), new_box("box-3")
+    desk.person().post("/devices/box-3/revoke")
+    copy_database(desk.folder / "fleet.db", tmp_path / "kept.db")
+    for each in (box, stranger):
+        renewed = each.ask(messages.RENEW, Renewal(request=each.request()), Renewed)
+        assert isinstance(renewed, Renewed)
+        each.pem = renewed.certificate
+    late = new_box("box-4")
+    replaced = new_box()
+    replaced.enrol(desk.enrolment_token(device="box-2"))
+    copy_database(tmp_path / "kept.db", desk.folder / "fleet.db")
+    assert isinstance(box.poll(), Polled)
+    assert isinstance(box.ask(messages.RENEW, Renewal(request=box.request()), Renewed), Renewed)
+    assert code_of(late.poll()) == "unknown-certificate", "its enrolment is not known here"
+    assert code_of(replaced.poll()) == "unknown-certificate", "nor is its key"
+    assert code_of(gone.poll()) == "revoked"
+    desk.person().post("/devices/box-1/revoke")
+    assert code_of(box.poll()) == "revoked", "neither by its renewal nor by the one before"
+    desk.now_ms += 400 * DAY_MS
+    assert code_of(stranger.poll()) == "certificate-expired"
 
 
 def test_an_expired_certificate_renews_and_does_nothing_else(desk: Desk, new_box: NewBox) -> None:

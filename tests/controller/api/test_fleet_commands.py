@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_of_many_devices_those_are_shown_that_are_asked_for_and_all_are_counted(
         status, out, _ = fleet("devices", *words)
         assert status == Exit.OK
         names = [each["name"] for each in json.loads(fleet("devices", *words, "--json")[1])]
-        assert names == re.findall(r"^([abcd]) ", out, re.MULTILINE)
+        assert names == re.findall(r"^([abcdeg]) ", out, re.MULTILINE)
         return names, out.splitlines()[-1]
 
     assert shown() == (
@@ -116,8 +117,21 @@ def test_of_many_devices_those_are_shown_that_are_asked_for_and_all_are_counted(
     assert shown("--group", "other", "--not-there")[0] == []
     assert shown("--group", "none") == ([], "no device is in the group 'none'")
     assert shown("b") == (["b"], "b: m failed: its worker died")
+    desk.now_ms = int(time.time() * 1000) - 7_000_000
+    new_box("e", group="site").polled()
+    assert shown("--silent", "7200") == (
+        ["a", "b", "c"],
+        "5 devices: 2 there, 2 not yet there, 1 revoked; 3 not heard from for 2 h",
+    )
+    new_box("g", group="new")
+    assert shown("--silent", "7200", "--group", "new") == (
+        ["g"],
+        "1 device: 1 not yet there; 1 never heard from",
+    )
+    assert shown("--silent", "3600", "--group", "site")[0] == ["a", "b", "e"]
+    assert shown("--silent", "7200", "--not-there")[0] == ["a", "b", "c", "e", "g"]
     for name, says in (
-        ("e", "there is no device 'e'"),
+        ("f", "there is no device 'f'"),
         ("a/b", "'a/b' is no device: 1 to 64 of the characters"),
     ):
         status, _, err = fleet("devices", name)
