@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -17,6 +18,8 @@ from appliance.cli.numbers import number, shown, whole
 NAME_BYTES_MAX: Final = 255
 PATH_BYTES_MAX: Final = 4095
 """Linux has no longer ones."""
+FILE: Final = re.compile("(.*=)?@", re.DOTALL)
+"""Before the path of a file in the place of a text, which may have any bytes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,6 +28,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **settings})
+        self.register("type", None, text)
         self.register("type", int, whole)
         self.register("type", float, number)
         self.register("type", Path, path)
@@ -34,11 +38,21 @@ class Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def path(text: str) -> Path:
-    """The path that ``text`` is. Raises ArgumentTypeError."""
-    if not text:
+def text(said: str) -> str:
+    """What was said, which names of models and the like can be. Raises ArgumentTypeError."""
+    try:
+        said.encode()
+    except UnicodeEncodeError:
+        if not FILE.match(said):
+            raise argparse.ArgumentTypeError(f"{shown(said)} is no text: it is not UTF-8") from None
+    return said
+
+
+def path(said: str) -> Path:
+    """The path that was said. Raises ArgumentTypeError."""
+    if not said:
         raise argparse.ArgumentTypeError("is empty; give a path")
-    data = os.fsencode(text)
+    data = os.fsencode(said)
     if len(data) > PATH_BYTES_MAX or max(map(len, data.split(b"/"))) > NAME_BYTES_MAX:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is longer than a path may be")
-    return Path(text)
+        raise argparse.ArgumentTypeError(f"{shown(said)} is longer than a path may be")
+    return Path(said)

@@ -31,7 +31,7 @@ NO_NUMBERS = (
     "1e999",
 )
 TEXTS = frozenset({"_shape", "_tolerance", "_device", "_variants"})
-"""Types of options that take more than a number; they have tests of their own."""
+"""Types of options that take more than a number; they have a test of their own."""
 
 
 def entries(table: CommandTable = TABLE, above: Words = ()) -> Iterator[tuple[Words, Entry]]:
@@ -109,6 +109,50 @@ def test_what_can_be_no_path_is_told_before_anything_is_done(
     assert told(words, option, "", capsys) == "is empty; give a path\n"
     for long in ("x" * 256, "x/" * 2048):
         assert told(words, option, long, capsys).endswith("...' is longer than a path may be\n")
+
+
+def test_a_share_is_one_of_a_hundred(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--canary", "--shadow"):
+        for percent in ("0", "101"):
+            assert told(("model", "trial"), option, percent, capsys) == "must be from 1 to 100\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--tolerance", "y", "give OUTPUT=ABSOLUTE[,RELATIVE]"),
+        ("--tolerance", "y=much", "'much' is no number"),
+        ("--tolerance", "y=nan", "'nan' is no number"),
+        ("--tolerance", "y=0,-1", "must be 0 or more"),
+        ("--shape", "x", "give INPUT=D1,D2"),
+        ("--shape", "x=1,", "'' is no whole number"),
+        ("--shape", f"x={HUGE}", "must be at most 2147483647"),
+        ("--device", "moon", "'moon' is no device"),
+    ],
+)
+def test_what_an_option_takes_besides_numbers_is_told_as_well(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(("model", "golden"), option, value, capsys).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "words", ["model load", "model unload", "infer", "fleet devices", "model pin", "trace"]
+)
+def test_what_is_no_text_is_told_before_anybody_is_asked(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "m\udcff"])
+    assert ended.value.code == Exit.USAGE
+    assert "'m\\udcff' is no text: it is not UTF-8\n" in capsys.readouterr().err
+
+
+def test_a_file_may_be_called_what_is_no_text() -> None:
+    parser = Parser()
+    parser.add_argument("--input")
+    for said in ("@\udcff.npy", "x=@\udcff.npy"):
+        assert parser.parse_args(["--input", said]).input == said
 
 
 def test_every_command_is_asked() -> None:
