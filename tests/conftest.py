@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from appliance.cli.command_table import CommandTable, Entry
+from appliance.cli.failure import ALWAYS
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, Sections, with_front_end
@@ -54,6 +56,19 @@ def _swept() -> Iterator[None]:
     yield
     logging.getLogger().setLevel(level)
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever command a test runs here ends with a status that its help lists."""
+    ended = CommandTable._ended
+
+    def checked(table: CommandTable, program: str, entry: Entry, words: Sequence[str]) -> int:
+        status = ended(table, program, entry, words)
+        assert status in entry.exits | ALWAYS, f"the help of '{program}' does not list the status {status}"
+        return status
+
+    monkeypatch.setattr(CommandTable, "_ended", checked)
 
 
 # No thresholds of time: a machine that is busy with something else is no defect of a test. The same examples each time,

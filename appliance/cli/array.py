@@ -21,10 +21,12 @@ _INTEGERS = frozenset("BHIQbhiq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Values in row-major order: numbers, booleans or bytes. ``shape`` [] is one value."""
+    """Values in row-major order: numbers, booleans or bytes. ``shape`` [] is one value. ``note`` tells whoever gave
+    them what was changed of them, "" where nothing was."""
 
     values: Sequence[Any]
     shape: tuple[int, ...]
+    note: str = ""
 
 
 def parse_values(text: str) -> Array:

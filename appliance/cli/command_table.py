@@ -17,9 +17,8 @@ from importlib import import_module
 from typing import NamedTuple
 
 from appliance import __version__
-from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
-from appliance.cli.help_text import HelpFormatter
-from appliance.cli.numbers import say_numbers
+from appliance.cli.failure import JUDGES, CommandFailed, Exit, exit_help, printable
+from appliance.cli.parser import Parser
 from appliance.cli.terminal import print_text
 
 
@@ -34,10 +33,15 @@ class Command:
 
 class Entry(NamedTuple):
     """A line of a table: what is said of the command, and its place, ``MODULE`` or ``MODULE:NAME``, or the table of the
-    commands below it."""
+    commands below it; ``exits`` are the exit statuses that it may give besides those that any command may."""
 
     text: str
     place: str | CommandTable
+    exits: frozenset[Exit] = JUDGES
+
+    def statuses(self) -> frozenset[Exit]:
+        """See ``exits``; of a table those of all its commands."""
+        return self.place.statuses() if isinstance(self.place, CommandTable) else self.exits
 
     def load(self) -> Command:
         """The command, from its module."""
@@ -59,6 +63,11 @@ class CommandTable:
     about: str
     commands: Mapping[str, Entry]
     alone: Entry | None = None
+
+    def statuses(self) -> frozenset[Exit]:
+        """The exit statuses that one or the other of the commands may give."""
+        entries = (*self.commands.values(), *([self.alone] if self.alone else []))
+        return frozenset().union(*(entry.statuses() for entry in entries))
 
     def run(self, words: Sequence[str]) -> int:
         """Run one command; gives its exit status."""
@@ -91,12 +100,11 @@ class CommandTable:
     def _no_command(self, words: Sequence[str]) -> int:
         width = max(map(len, self.commands))
         listing = "\n".join(f"  {name:{width}}  {entry.text}" for name, entry in self.commands.items())
-        parser = argparse.ArgumentParser(
+        parser = Parser(
             prog=self.program,
             usage=f"{self.program} COMMAND ... (COMMAND --help says more)",
             description=f"{self.about}\n\ncommands:\n{listing}",
-            epilog=EXIT_HELP,
-            formatter_class=HelpFormatter,
+            epilog=exit_help(self.statuses()),
         )
         parser.add_argument("--version", action="version", version=f"appliance {__version__}")
         if not words:
@@ -108,20 +116,13 @@ class CommandTable:
     def _unknown(self, word: str) -> int:
         near = get_close_matches(word, self.commands, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self.commands)}"
-        print(f"{self.program}: '{word}' is not a command; {hint}", file=sys.stderr)
+        print(f"{self.program}: '{printable(word)}' is not a command; {hint}", file=sys.stderr)
         return Exit.USAGE
 
 
 def _run(program: str, entry: Entry, words: Sequence[str]) -> int:
     command = entry.load()
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=command.about,
-        epilog=EXIT_HELP,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
-    )
-    say_numbers(parser)
+    parser = Parser(prog=program, description=command.about, epilog=exit_help(entry.exits))
     command.add_arguments(parser)
     arguments = parser.parse_args(words)
     for settle in vars(arguments).pop("settle", ()):

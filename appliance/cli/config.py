@@ -28,10 +28,12 @@ COMMENT: Final = "# "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
-    check = actions.add_parser("check", help="report every problem that 'serve' would have with a file here")
+    text = "report every problem that 'serve' would have with a file here"
+    check = actions.add_parser("check", help=text, description=f"{text[0].upper()}{text[1:]}.")
     _add_file(check)
     add_models(check)
-    show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
+    text = "print every key with its value, unit and meaning, as TOML"
+    show = actions.add_parser("show", help=text, description=f"{text[0].upper()}{text[1:]}.")
     _add_file(show)
     show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.numbers import TOKEN_HOURS_MAX, natural
 from appliance.cli.person import who
 from appliance.domain.errors import OperatorError
 
@@ -26,7 +27,10 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
     parser.add_argument("--url", required=True, help="https URL at which boxes reach the controller")
     parser.add_argument(
-        "--address", default="", help="host:port to listen at (default: the port of URL, on all addresses)"
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="where to listen (default: the port of URL, on all addresses)",
     )
     parser.add_argument(
         "--host",
@@ -103,17 +107,20 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
         default="admin",
         help="of the person (default: admin)",
     )
-    parser.add_argument("--hours", type=int, default=24, help="how long it is good (default: a day)")
+    parser.add_argument(
+        "--hours", type=natural(1, TOKEN_HOURS_MAX), default=24, help="how long it is good (default: a day)"
+    )
 
 
 def _token(arguments: argparse.Namespace) -> int:
     """Make it."""
     with _told():
         from appliance.controller.by_hand import desk_of, token_by_hand
+        from appliance.controller.schemas import PersonTokenRequest
         from appliance.controller.server import wall_ms
 
         with desk_of(arguments.directory) as desk:
-            wished = {"name": arguments.person, "role": arguments.role, "hours": arguments.hours}
+            wished = PersonTokenRequest(name=arguments.person, role=arguments.role, hours=arguments.hours)
             print(token_by_hand(desk, wished, who(), wall_ms()))
     return Exit.OK
 

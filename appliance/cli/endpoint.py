@@ -76,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, config: bool = True) -> No
 def endpoint_of(arguments: argparse.Namespace, protocol: str) -> Endpoint:
     """Where ``arguments`` have an appliance answer in ``protocol``. Raises CommandFailed."""
     said, origin = arguments.url, ""
-    if not said and (said := os.environ.get(ENVIRONMENT)):
+    if said is None and (said := os.environ.get(ENVIRONMENT) or None):
         origin = f" ({ENVIRONMENT})"
-    if not said and arguments.config is not None:
+    if said is None and arguments.config is not None:
         config = configuration_at(arguments.config)
         return _configured(config.grpc if protocol == GRPC else config.http, arguments, protocol)
-    return parsed(said or HERE, protocol, tls.tls_of(arguments), origin)
+    return parsed(HERE if said is None else said, protocol, tls.tls_of(arguments), origin)
 
 
 def parsed(said: str, protocol: str, given: Tls | None, origin: str = "") -> Endpoint:
@@ -96,6 +96,8 @@ def parsed(said: str, protocol: str, given: Tls | None, origin: str = "") -> End
         parts = urlsplit(said if "://" in said else f"//{said}")
         if not parts.hostname or parts.scheme not in ports or said.startswith(UNIX):
             raise ValueError("neither a host nor a socket")
+        if " " in said or not said.isprintable():
+            raise ValueError("an address has no such characters")
         number = parts.port or ports[parts.scheme]
     except ValueError as error:
         ways = "give HOST:PORT, http(s)://HOST:PORT or unix:PATH"

@@ -6,12 +6,14 @@ line, and off the terminal's controls, with ``printable``; the text of a failure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
 
 
 class Exit(IntEnum):
-    """Exit statuses, the same for every command."""
+    """Exit statuses; each means the same wherever it is given. Which ones a command gives, its ``Entry`` says."""
 
     OK = 0
     REFUSED = 1
@@ -19,18 +21,35 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     STOPPED = 4
     OVERDUE = 5
+    BROKEN = 70
     INTERRUPTED = 130
 
 
-EXIT_HELP = """exit status:
-  0    it worked
-  1    the server refused the request, or the checked file has problems
-  2    the command line, a file or the configuration is wrong
-  3    no server answers at that address
-  4    'fleet want --wait': a device refused the version, went back, or is held
-  5    'fleet want --wait': not every device served it within the time
-  130  interrupted
-"""
+ALWAYS: Final = frozenset({Exit.OK, Exit.USAGE, Exit.INTERRUPTED})
+"""What any command may give."""
+NOTHING_ELSE: Final = frozenset[Exit]()
+JUDGES: Final = frozenset({Exit.REFUSED})
+"""What a command gives besides that looks at something, or changes it, on this machine."""
+ASKS: Final = JUDGES | {Exit.UNREACHABLE}
+"""And one that has somebody else answer."""
+_MEANINGS: Final[Mapping[Exit, str]] = MappingProxyType(
+    {
+        Exit.OK: "it worked",
+        Exit.REFUSED: "it was refused or did not come about, or what was checked has problems",
+        Exit.USAGE: "the command line, a file or the configuration is wrong",
+        Exit.UNREACHABLE: "no server answers at that address, or not the one that is meant",
+        Exit.STOPPED: "'fleet want --wait': a device refused the version, went back, or is held",
+        Exit.OVERDUE: "'fleet want --wait': not every device served it within the time",
+        Exit.BROKEN: "a part of the server failed, and only a new start helps",
+        Exit.INTERRUPTED: "interrupted",
+    }
+)
+
+
+def exit_help(statuses: Iterable[Exit]) -> str:
+    """What help says of the ``statuses`` that a command may give, and of those that any may."""
+    lines = (f"  {status:<3}  {_MEANINGS[status]}\n" for status in sorted({*statuses, *ALWAYS}))
+    return f"exit status:\n{''.join(lines)}"
 
 
 class CommandFailed(Exception):

@@ -10,27 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from appliance.cli import endpoint
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.endpoint import endpoint_of
-from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.numbers import natural
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.numbers import DAY_MS, natural, number
 from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
 from appliance.cli.picture import SUFFIXES, read_picture
+from appliance.cli.terminal import print_text
 from appliance.cli.tls import GRPC
 from appliance.domain.tensor import Datatype, TensorSpec
 
 DEFAULT_CLASSES = 3
-DAY_MS = 86_400_000
 _NAME_LIKE = re.compile(r"([^\W\d][\w.:/-]*)=.*", re.DOTALL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", help="which model to ask")
     parser.add_argument(
         "--version", default="", metavar="V", help="model version (default: the server's choice)"
     )
@@ -55,7 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout-ms", type=_deadline_ms, default=10_000.0, metavar="MS", help="deadline (default 10000)"
     )
-    parser.add_argument("--priority", type=natural(0), default=0, metavar="P", help="1 is the most urgent")
+    parser.add_argument(
+        "--priority",
+        type=natural(0),
+        default=0,
+        metavar="P",
+        help="1 is the most urgent (default: 0, the model's own)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -78,9 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     from appliance.cli.answer import as_json, show
 
+    notes = [printable(each.note) for each in inputs if each.note]
     if arguments.json:
-        print(json.dumps(as_json(reply, classes), allow_nan=False))
+        print(json.dumps({**as_json(reply, classes), "notes": notes}, allow_nan=False))
     else:
+        for note in notes:
+            print_text(note, sys.stderr)
         show(Console(), reply, classes)
     return Exit.OK
 
@@ -148,7 +158,11 @@ def _tensor(spec: TensorSpec, text: str | None) -> InputTensor:
     array = zeros(spec.shape, spec.datatype) if text is None else _array(spec, text)
     shape = fit_shape(array, spec.shape, spec.name)
     return InputTensor(
-        name=spec.name, datatype=spec.datatype, shape=shape, raw=encode(array, spec.datatype, spec.name)
+        name=spec.name,
+        datatype=spec.datatype,
+        shape=shape,
+        raw=encode(array, spec.datatype, spec.name),
+        note=array.note,
     )
 
 
@@ -164,10 +178,7 @@ def _array(spec: TensorSpec, text: str) -> Array:
 
 
 def _deadline_ms(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of milliseconds") from None
+    value = number(text, "number of milliseconds")
     if not 0 < value <= DAY_MS:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most {DAY_MS}, which is a day")
     return value

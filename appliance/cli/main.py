@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.cli.command_table import CommandTable, Entry
+from appliance.cli.failure import ASKS, NOTHING_ELSE, Exit
 
 MODEL: Final = CommandTable(
     program="appliance model",
@@ -27,34 +28,43 @@ MODEL: Final = CommandTable(
                 "make a model directory from what other tools leave behind",
                 "appliance.tools.commands.import_",
             ),
-            "keygen": Entry("make a key that signs packages", "appliance.cli.model.sign:KEYGEN"),
+            "keygen": Entry(
+                "make a key that signs packages", "appliance.cli.model.sign:KEYGEN", NOTHING_ELSE
+            ),
             "sign": Entry("add a signature to a package", "appliance.cli.model.sign:SIGN"),
             "install": Entry(
-                "put packages into the store and have them served", "appliance.cli.model.install"
+                "put packages into the store and have them served", "appliance.cli.model.install", ASKS
             ),
             "uninstall": Entry(
                 "take a version, or all of a model, out of the store",
                 "appliance.cli.model.retention:UNINSTALL",
             ),
-            "want": Entry("have an installed version served", "appliance.cli.model.want:WANT"),
+            "want": Entry("have an installed version served", "appliance.cli.model.want:WANT", ASKS),
             "list": Entry(
                 "show what is installed and served: state, memory, last use, costs",
                 "appliance.cli.model.list",
+                ASKS,
             ),
             "history": Entry("show what happened to versions here, and why", "appliance.cli.model.history"),
             "rollback": Entry(
-                "have the version served again that was wanted before", "appliance.cli.model.rollout:ROLLBACK"
+                "have the version served again that was wanted before",
+                "appliance.cli.model.rollout:ROLLBACK",
+                ASKS,
             ),
             "trial": Entry(
-                "let an installed version prove itself on real requests", "appliance.cli.model.rollout:TRIAL"
+                "let an installed version prove itself on real requests",
+                "appliance.cli.model.rollout:TRIAL",
+                ASKS,
             ),
             "load": Entry(
                 "have a running appliance load a model, by its control socket",
                 "appliance.cli.model.load:LOAD",
+                ASKS,
             ),
             "unload": Entry(
                 "have a running appliance serve nothing of a model, by its control socket",
                 "appliance.cli.model.load:UNLOAD",
+                ASKS,
             ),
             "pin": Entry("keep a version in the store, wanted or not", "appliance.cli.model.retention:PIN"),
             "unpin": Entry(
@@ -97,13 +107,17 @@ SYNC: Final = CommandTable(
     alone=Entry("run the agent", "appliance.cli.sync.agent:RUN"),
     commands=MappingProxyType(
         {
-            "enrol": Entry("have this box belong to a fleet", "appliance.cli.sync.enrol"),
-            "once": Entry("one pass: hear, do what can be done, report", "appliance.cli.sync.agent:ONCE"),
+            "enrol": Entry("have this box belong to a fleet", "appliance.cli.sync.enrol", ASKS),
+            "once": Entry(
+                "one pass: hear, do what can be done, report", "appliance.cli.sync.agent:ONCE", ASKS
+            ),
             "status": Entry(
                 "show what is wanted, what is here, what waits", "appliance.cli.sync.status:STATUS"
             ),
             "explain": Entry("tell the same in words", "appliance.cli.sync.status:EXPLAIN"),
-            "link": Entry("say whether the link is free, metered or off", "appliance.cli.sync.link"),
+            "link": Entry(
+                "say whether the link is free, metered or off", "appliance.cli.sync.link", NOTHING_ELSE
+            ),
         }
     ),
 )
@@ -141,22 +155,32 @@ FLEET: Final = CommandTable(
     about="Many boxes, from an operator's desk.",
     commands=MappingProxyType(
         {
-            "login": Entry("log in at a controller", "appliance.cli.fleet.change:LOGIN"),
-            "devices": Entry("show devices and how they stand", "appliance.cli.fleet.devices:DEVICES"),
-            "groups": Entry("show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS"),
-            "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES"),
-            "release": Entry("hand packages over to the controller", "appliance.cli.fleet.change:RELEASE"),
-            "want": Entry("wish for a version in a group or on a device", "appliance.cli.fleet.change:WANT"),
-            "setting": Entry("change a setting of boxes", "appliance.cli.fleet.change:SETTING"),
-            "logs": Entry("show records of devices", "appliance.cli.fleet.view:LOGS"),
-            "drift": Entry("show what was decided at boxes", "appliance.cli.fleet.view:DRIFT"),
-            "token": Entry("make a token for a box or a person", "appliance.cli.fleet.change:TOKEN"),
-            "group": Entry("put a device into a group", "appliance.cli.fleet.change:GROUP"),
-            "revoke": Entry("shut a device out", "appliance.cli.fleet.change:REVOKE"),
-            "resume": Entry("go on after a restored backup", "appliance.cli.fleet.change:RESUME"),
-            "audit": Entry("show who changed what", "appliance.cli.fleet.view:AUDIT"),
-            "tokens": Entry("show the tokens of boxes and people", "appliance.cli.fleet.view:TOKENS"),
-            "audit-check": Entry("check that the audit log is whole", "appliance.cli.fleet.view:AUDIT_CHECK"),
+            "login": Entry("log in at a controller", "appliance.cli.fleet.change:LOGIN", ASKS),
+            "devices": Entry("show devices and how they stand", "appliance.cli.fleet.devices:DEVICES", ASKS),
+            "groups": Entry(
+                "show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS", ASKS
+            ),
+            "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES", ASKS),
+            "release": Entry(
+                "hand packages over to the controller", "appliance.cli.fleet.change:RELEASE", ASKS
+            ),
+            "want": Entry(
+                "wish for a version in a group or on a device",
+                "appliance.cli.fleet.change:WANT",
+                ASKS | {Exit.STOPPED, Exit.OVERDUE},
+            ),
+            "setting": Entry("change a setting of boxes", "appliance.cli.fleet.change:SETTING", ASKS),
+            "logs": Entry("show records of devices", "appliance.cli.fleet.view:LOGS", ASKS),
+            "drift": Entry("show what was decided at boxes", "appliance.cli.fleet.view:DRIFT", ASKS),
+            "token": Entry("make a token for a box or a person", "appliance.cli.fleet.change:TOKEN", ASKS),
+            "group": Entry("put a device into a group", "appliance.cli.fleet.change:GROUP", ASKS),
+            "revoke": Entry("shut a device out", "appliance.cli.fleet.change:REVOKE", ASKS),
+            "resume": Entry("go on after a restored backup", "appliance.cli.fleet.change:RESUME", ASKS),
+            "audit": Entry("show who changed what", "appliance.cli.fleet.view:AUDIT", ASKS),
+            "tokens": Entry("show the tokens of boxes and people", "appliance.cli.fleet.view:TOKENS", ASKS),
+            "audit-check": Entry(
+                "check that the audit log is whole", "appliance.cli.fleet.view:AUDIT_CHECK", ASKS
+            ),
             "root": Entry("make, change and sign what all boxes trust", ROOT),
         }
     ),
@@ -166,9 +190,11 @@ CONTROLLER: Final = CommandTable(
     about="The controller of a fleet.",
     commands=MappingProxyType(
         {
-            "init": Entry("make a controller in a directory", "appliance.cli.controller:INIT"),
-            "serve": Entry("serve it, to boxes and to people", "appliance.cli.controller:SERVE"),
-            "token": Entry("make a token where all are lost", "appliance.cli.controller:TOKEN"),
+            "init": Entry("make a controller in a directory", "appliance.cli.controller:INIT", NOTHING_ELSE),
+            "serve": Entry(
+                "serve it, to boxes and to people", "appliance.cli.controller:SERVE", NOTHING_ELSE
+            ),
+            "token": Entry("make a token where all are lost", "appliance.cli.controller:TOKEN", NOTHING_ELSE),
         }
     ),
 )
@@ -198,7 +224,9 @@ RUNTIME: Final = CommandTable(
     about="Runtimes: what loads and runs models, one package for each vendor.",
     commands=MappingProxyType(
         {
-            "list": Entry("show the runtimes that are installed", "appliance.tools.commands.runtime:LIST"),
+            "list": Entry(
+                "show the runtimes that are installed", "appliance.tools.commands.runtime:LIST", NOTHING_ELSE
+            ),
             "check": Entry(
                 "try a runtime: all that the port demands, and a worker in its jail",
                 "appliance.tools.commands.runtime:CHECK",
@@ -211,10 +239,14 @@ TABLE: Final = CommandTable(
     about="Edge inference appliance.",
     commands=MappingProxyType(
         {
-            "serve": Entry("serve the models of a directory over gRPC and HTTP", "appliance.cli.serve"),
-            "infer": Entry("send one request to a model and show the answer", "appliance.cli.infer"),
-            "status": Entry("show what a running appliance serves", "appliance.cli.monitoring:STATUS"),
-            "top": Entry("watch rates, latencies, queues and workers", "appliance.cli.monitoring:TOP"),
+            "serve": Entry(
+                "serve the models of a directory or a store over gRPC and HTTP",
+                "appliance.cli.serve",
+                frozenset({Exit.BROKEN}),
+            ),
+            "infer": Entry("send one request to a model and show the answer", "appliance.cli.infer", ASKS),
+            "status": Entry("show what a running appliance serves", "appliance.cli.monitoring:STATUS", ASKS),
+            "top": Entry("watch rates, latencies, queues and workers", "appliance.cli.monitoring:TOP", ASKS),
             "trace": Entry("show where the time of one traced request went", "appliance.cli.trace"),
             "model": Entry("make, check and install model packages", MODEL),
             "store": Entry("look after the store of model versions", STORE),
@@ -222,13 +254,15 @@ TABLE: Final = CommandTable(
             "fleet": Entry("look after many boxes", FLEET),
             "sync": Entry("have this box be what its fleet wants", SYNC),
             "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),
-            "controller": Entry("be the controller of a fleet", CONTROLLER),
+            "controller": Entry("make and serve the controller of a fleet", CONTROLLER),
             "image": Entry("update, roll back or reset the image of this machine", IMAGE),
             "diagnose": Entry(
-                "write one file with what is needed to understand this box", "appliance.cli.diagnose"
+                "write one file with what is needed to understand this box",
+                "appliance.cli.diagnose",
+                NOTHING_ELSE,
             ),
             "config": Entry("check a configuration file, or show the one in force", "appliance.cli.config"),
-            "version": Entry("show the version", "appliance.cli.version"),
+            "version": Entry("show the version", "appliance.cli.version", NOTHING_ELSE),
         }
     ),
 )

@@ -69,7 +69,11 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
     )
     endpoint.add_arguments(parser)
     parser.add_argument(
-        "--interval", type=seconds(0.1, 3600), default=1.0, metavar="S", help="seconds (default 1)"
+        "--interval",
+        type=seconds(0.1, 3600),
+        default=1.0,
+        metavar="S",
+        help="seconds from one look to the next (default 1)",
     )
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--once", action="store_true", help="show one interval and end")

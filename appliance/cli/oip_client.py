@@ -42,12 +42,13 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTensor:
-    """One input as it is sent."""
+    """One input as it is sent; ``note`` is as in Array."""
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     raw: bytes
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

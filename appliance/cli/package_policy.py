@@ -9,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from appliance.cli.arguments import configuration_at
 from appliance.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
@@ -91,10 +92,5 @@ def repository_of(file: Path | None) -> SettledRepository:
 
     if file is None:
         return settled(RepositoryConfig())
-    from appliance.cli.store_session import told
-    from appliance.config import loading
-
-    with told():
-        repository = loading.load(file).repository
-    repository = settled(repository)
+    repository = settled(configuration_at(file).repository)
     return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

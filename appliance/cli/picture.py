@@ -6,7 +6,7 @@ Pixels are grey or red, green, blue values from 0 to 255, not normalised: what e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.cli.array import Array
@@ -61,10 +61,19 @@ def read_picture(path: Path, shape: Sequence[int], name: str) -> Array:
         raise CommandFailed(f"'{path}' cannot be read as a picture: {error}") from error
     width = layout.width if layout.width > 0 else picture.width
     height = layout.height if layout.height > 0 else picture.height
+    note = ""
     if (width, height) != picture.size:
+        note = _fitted(path, picture.size, (width, height), name)
         picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     planes = [list(plane.tobytes()) for plane in picture.split()]
-    return _laid_out(planes, layout, height, width)
+    return replace(_laid_out(planes, layout, height, width), note=note)
+
+
+def _fitted(path: Path, size: tuple[int, int], wanted: tuple[int, int], name: str) -> str:
+    """What is told of a picture that had another size."""
+    rest = "" if size[0] * wanted[1] == size[1] * wanted[0] else "; its proportions changed"
+    was, takes = (f"{width} x {height}" for width, height in (size, wanted))
+    return f"'{path}' of {was} pixels was fitted to the {takes} that input '{name}' takes{rest}"
 
 
 def _laid_out(planes: list[list[int]], layout: PictureLayout, height: int, width: int) -> Array:

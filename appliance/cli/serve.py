@@ -1,4 +1,4 @@
-"""Serve the models of a directory until SIGTERM or Ctrl-C; SIGHUP reads the directory again."""
+"""Serve the models of a directory, or of a store, until SIGTERM or Ctrl-C; SIGHUP has it look there again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address (default 127.0.0.1:8000)")
     parser.add_argument(
-        "--log-format", choices=[choice.value for choice in LogFormat], help="how log lines look"
+        "--log-format",
+        choices=[choice.value for choice in LogFormat],
+        help="how log lines look (default: log.format of --config, else auto: console on a terminal, json elsewhere)",
     )
 
 

@@ -101,7 +101,7 @@ def tls_of(arguments: argparse.Namespace, trusted: Path | None = None, server_na
     pem = contents(ca)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
-    except (ssl.SSLError, ValueError) as error:
+    except (ssl.SSLError, ValueError, TypeError) as error:  # TypeError: what is no text
         raise CommandFailed(f"'{ca}' cannot be used as --ca: it must hold certificates in PEM") from error
     if certificate is None or key is None:
         return Tls(pem, None, None, server_name, context)

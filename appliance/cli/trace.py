@@ -38,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQUEST-ID",
         help="its id, or its trace id (default: the latest)",
     )
-    parser.add_argument("--file", default=TRACES, help=f"file of traces (default {TRACES})")
+    parser.add_argument("--file", type=Path, default=Path(TRACES), help=f"file of traces (default {TRACES})")
     parser.add_argument("--json", action="store_true", help="print its OTLP JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Find the latest trace of the request and show it."""
-    line, traced = _find(Path(arguments.file), arguments.request)
+    line, traced = _find(arguments.file, arguments.request)
     if arguments.json:
         sys.stdout.write(line)
         return Exit.OK

@@ -6,14 +6,13 @@ there, never change; who reads them keeps them (``DirectoryBlobs.kept``), so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from cryptography import x509
 from sqlalchemy import Row
 
@@ -30,6 +29,7 @@ from appliance.controller.releases import wished_version
 from appliance.controller.schemas import PersonTokenRequest
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
+from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
 from appliance.transfer.bundle_writer import Part
 
@@ -77,14 +77,12 @@ def desk_of(folder: Path) -> Iterator[Desk]:
         store.close()
 
 
-def token_by_hand(desk: Desk, wished: Mapping[str, Any], who: str, now_ms: int) -> str:
+def token_by_hand(desk: Desk, wished: PersonTokenRequest, who: str, now_ms: int) -> str:
     """A new token for a person, in the place of one of the same name: the way in where all tokens are lost or over.
-    ``wished`` is as in PersonTokenRequest. Raises OperatorError, also where a box's token is called so."""
-    try:
-        request = msgspec.convert(wished, PersonTokenRequest)
-    except msgspec.ValidationError as error:
-        raise OperatorError(f"this makes no token: {error}") from error
-    name, role, hours = request.name, request.role, request.hours
+    Raises OperatorError, also where a box's token is called so."""
+    name, role, hours = wished.name, wished.role, wished.hours
+    if not is_name(name):
+        raise OperatorError(f"a person cannot be called '{name}'; take a name of {NAME_RULE}")
     with desk.store.transaction() as rows:
         there = rows.one(tables.tokens, name=name)
         if there is not None and there.kind != tokens.PERSON:

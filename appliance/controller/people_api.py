@@ -340,7 +340,6 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-_STRING: Final = {"type": "string"}
 _PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*'")
 _RELEASE: Final = {"$ref": "#/components/schemas/Released"}
 _PLAIN: Final = str.maketrans("", "", "/{}_-")

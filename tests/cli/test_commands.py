@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from appliance.cli.failure import Exit
+from appliance.cli.failure import Exit, printable
 from appliance.cli.main import main
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
@@ -84,6 +85,23 @@ def test_classes_as_json(infer: Any) -> None:
     assert row[0]["index"] == 7
     assert row[0]["label"] == "seven"
     assert len(row) == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "rest"), [((16, 16), ""), ((30, 20), "; its proportions changed"), ((8, 8), None)]
+)
+def test_that_a_picture_was_fitted_is_said(
+    infer: Any, tmp_path: Path, size: tuple[int, int], rest: str | None
+) -> None:
+    picture = tmp_path / "a\nb.png"
+    Image.new("L", size).save(picture)
+    width, height = size
+    name = printable(str(picture))
+    said = f"'{name}' of {width} x {height} pixels was fitted to the 8 x 8 that input 'image' takes{rest}"
+    answer = infer("digits", "--input", f"@{picture}")
+    assert (answer.status, answer.err.replace("\n", "")) == (Exit.OK, "" if rest is None else said)
+    told = infer("digits", "--input", f"@{picture}", "--json")
+    assert (told.json()["notes"], told.err) == ([] if rest is None else [said], "")
 
 
 def test_a_version_and_plain_values(infer: Any, tmp_path: Path) -> None:

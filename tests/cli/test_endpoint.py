@@ -13,7 +13,7 @@ import pytest
 from appliance.cli import connection
 from appliance.cli.connection import other_port
 from appliance.cli.endpoint import ENVIRONMENT, endpoint_of, listening, parsed
-from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.main import main
 from appliance.cli.tls import GRPC, HTTP
 from tests.conftest import Serve
@@ -102,12 +102,19 @@ def test_where_an_appliance_answers_on_this_machine(addresses: list[str], url: s
     assert listening(addresses) == url
 
 
-@pytest.mark.parametrize("said", ["127.0.0.1:80x", "ftp://box:1", "unix:", "http://", ":8000", "box:70000"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "", "127.0.0.1:80x", "ftp://box:1", "unix:", "http://", ":8000", "box:70000", "a b", "a\nb:1", "x\x1b",
+        "http://a\tb",
+    ],
+)  # fmt: skip
 def test_what_is_no_address_is_told_with_what_is(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["status"], ["infer", "mlp", "--zeros"]):
         assert main([*command, "--url", said]) == Exit.USAGE
         told = capsys.readouterr().err
-        assert f"'{said}' is not an address" in told
+        assert f"'{printable(said)}' is not an address" in told
+        assert told.count("\n") == 1
         assert "give HOST:PORT, http(s)://HOST:PORT or unix:PATH" in told
 
 

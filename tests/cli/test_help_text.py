@@ -18,6 +18,7 @@ from appliance.cli.help_text import WIDTH_MAX, filled, folded
 from appliance.cli.main import TABLE, main
 from appliance.cli.terminal import print_text
 from appliance.config.tree import ApplianceConfig
+from tests.cli.test_bad_words import entries, parsers
 from tests.config.texts import parse
 
 TEXT = """\
@@ -156,3 +157,10 @@ def test_a_list_below_a_failure_is_set_in_where_a_line_goes_on(monkeypatch: pyte
         "  since",
         "two: held",
     ]
+
+
+def test_every_argument_of_every_command_is_explained() -> None:
+    for words, entry in entries():
+        for own, parser in parsers(words, entry):
+            bare = [each.dest for each in parser._actions if not each.help]
+            assert not bare, f"the help of 'appliance {' '.join(own)}' says nothing of these"

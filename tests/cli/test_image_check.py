@@ -25,3 +25,16 @@ def test_every_model_that_is_ready_answers_and_so_does_each_that_is_named(
     assert main([*check, "--model", "mlp"]) == Exit.OK
     assert main([*check, "--model", "mlp", "--model", "broken", "--model", "gone"]) == Exit.REFUSED
     assert "not ready: broken, gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--url", "a:b"], "not an address"), (["--cert", "a"], "--cert and --key go together")],
+)
+def test_what_was_typed_wrong_is_not_waited_for(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["image", "check", "--within", "1", *words]) == Exit.USAGE
+    told = capsys.readouterr().err
+    assert said in told
+    assert "within" not in told

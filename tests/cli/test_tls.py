@@ -119,6 +119,7 @@ def test_what_the_line_to_copy_says_of_tls(tmp_path: Path, authority: Pair) -> N
         (("--server-name", "a"), "which takes --ca"),
         (("--ca", "none.pem"), "'none.pem' cannot be read: No such file"),
         (("--ca", "junk.pem"), "'junk.pem' cannot be used as --ca"),
+        (("--ca", "binary"), "'binary' cannot be used as --ca"),
         (("--ca", "authority.pem", "--cert", "junk.pem", "--key", "authority.key"), "belong together"),
     ],
 )
@@ -132,5 +133,6 @@ def test_files_that_cannot_be_used_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("junk.pem").write_text("junk")
+    Path("binary").write_bytes(bytes(range(256)))
     assert main([*ASK, "127.0.0.1:1", *words]) == Exit.USAGE
     assert text in capsys.readouterr().err

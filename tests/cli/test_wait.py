@@ -328,7 +328,11 @@ def test_whoever_else_answers_is_no_appliance(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("ten", "'ten' is no number of seconds"), ("0", "must be from"), ("nan", "must be from")],
+    [
+        ("ten", "'ten' is no number of seconds"),
+        ("0", "must be from"),
+        ("nan", "'nan' is no number of seconds"),
+    ],
 )
 @pytest.mark.parametrize(
     "words", [["model", "want", "m/1", "--state-dir", "s", "--timeout"], ["top", "--interval"]]

@@ -14,14 +14,12 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
-from appliance.cli.numbers import natural, version_number
+from appliance.cli.numbers import TOKEN_HOURS_MAX, natural, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text
 
-HOURS_MAX: Final = 24 * 366
-"""How long a token may be good: a controller refuses more."""
 UNTRUSTED: Final = (
     "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "
     "packages.trusted_keys has the key; 'appliance fleet root make --package-key' has the whole fleet trust a maker"
@@ -221,7 +219,9 @@ def _add_scope(parser: argparse.ArgumentParser) -> None:
 
 def _add_login(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="where the controller is")
-    parser.add_argument("--authority", type=Path, help="certificate of its authority, a PEM file")
+    parser.add_argument(
+        "--authority", type=Path, metavar="FILE", help="certificate of its authority, a PEM file"
+    )
 
 
 def _add_release(parser: argparse.ArgumentParser) -> None:
@@ -238,13 +238,21 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
 def _add_want(parser: argparse.ArgumentParser) -> None:
     from appliance.cli.fleet import waiting
 
-    parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
+    parser.add_argument(
+        "model",
+        metavar="MODEL=VERSION",
+        help="what to serve; version 0: nothing of it; with --withdraw MODEL alone",
+    )
     parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
     parser.add_argument(
         "--trial", type=version_number, default=0, metavar="VERSION", help="try this version beside it"
     )
     parser.add_argument(
-        "--percent", type=natural(0, 100), default=10, help="share of requests of the trial (default: 10)"
+        "--percent",
+        type=natural(0, 100),
+        default=10,
+        metavar="PERCENT",
+        help="with --trial: its share of the requests (default: 10)",
     )
     parser.add_argument(
         "--prefetch",
@@ -254,7 +262,11 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="have this version there; may be repeated",
     )
-    parser.add_argument("--allow-interface-change", action="store_true", help="clients change along with it")
+    parser.add_argument(
+        "--allow-interface-change",
+        action="store_true",
+        help="have it go live although clients of what serves cannot talk to it",
+    )
     parser.add_argument(
         "--downgrade", action="store_true", help="take a version older than was wanted before"
     )
@@ -265,7 +277,9 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
 
 def _add_setting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "setting", metavar="NAME[=VALUE]", help="a setting from afar; without a value it is taken back"
+        "setting",
+        metavar="NAME[=VALUE]",
+        help="a setting such as fleet.poll_s=60; without a value it is taken back",
     )
     _add_scope(parser)
 
@@ -281,7 +295,7 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hours",
-        type=natural(1, HOURS_MAX),
+        type=natural(1, TOKEN_HOURS_MAX),
         help="how long it is good (default: a day for a box, 90 days for a person)",
     )
     parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")

@@ -25,6 +25,8 @@ from appliance.package.container import replacing
 from appliance.package.keys import PublicKey, read_public_key
 
 DAYS: Final = 365
+DAYS_MAX: Final = 36_500
+"""No calendar here goes on for ever."""
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def _add_make(parser: argparse.ArgumentParser) -> None:
         help="public key that packages may be signed with; several times; all, also those that stay",
     )  # fmt: skip
     parser.add_argument(
-        "--days", type=natural(1), default=DAYS, metavar="N",
+        "--days", type=natural(1, DAYS_MAX), default=DAYS, metavar="N",
         help="after how many days people are told to look at it again (default: %(default)s); it never ends by that",
     )  # fmt: skip
     add_output(parser, "file to write (default: root-N.json)")

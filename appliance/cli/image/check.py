@@ -40,12 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a model that has to be among them, as one that answered before an upgrade; may be repeated",
     )
     parser.add_argument(
-        "--within", type=seconds(1, 3600), default=180.0, metavar="S", help="seconds (default 180)"
+        "--within",
+        type=seconds(1, 3600),
+        default=180.0,
+        metavar="S",
+        help="seconds to wait at most (default 180)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask until there is a right answer or no time."""
+    """Ask until there is a right answer or no time. What is typed or configured wrong does not get right meanwhile."""
+    endpoint_of(arguments, GRPC)
     end = time.monotonic() + arguments.within
     while True:
         try:

@@ -1,6 +1,6 @@
 """Tell that this start came to something: a version that was given up for a rotten root loses its tries.
 
-A unit of the image runs it at each start; see appliance.image.starts.
+A unit of the image runs it at each start.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.image.here import FOLDER, KEYS, this_machine, told
 from appliance.cli.numbers import natural
 from appliance.cli.terminal import bytes_bar
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import WriterLock, make_own_directory
 from appliance.image import update
 from appliance.image.machine import Machine
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="only tell whether it could be installed")
     parser.add_argument(
         "--rate",
-        type=natural(0),
+        type=natural(0, INT64_MAX),
         metavar="N",
-        help="bytes per second at most (default: fleet.rate_bytes_per_s)",
+        help="bytes per second at most, 0: no bound (default: fleet.rate_bytes_per_s)",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file whose fleet.rate_bytes_per_s counts"

@@ -13,8 +13,10 @@ from pathlib import Path
 from appliance.cli import store_session
 from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.numbers import natural
 from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
+from appliance.domain.manifest import INT64_MAX
 from appliance.domain.moment import moment
 from appliance.engine.versions.history import read_history
 from appliance.store.catalog_file import read_catalog
@@ -26,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="NAME", nargs="?", default="", help="the model (default: all)")
     store_session.add_place(parser, "TOML file that says state_dir")
     parser.add_argument(
-        "--after", type=int, default=0, metavar="N", help="only what has a higher number (see --json) than N"
+        "--after",
+        type=natural(0, INT64_MAX),
+        default=0,
+        metavar="N",
+        help="only what has a higher number (see --json) than N",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.numbers import natural
 from appliance.cli.text_table import output
 from appliance.domain.device_wish import capability_text
 from appliance.domain.golden import GoldenSet
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     package_policy.add_arguments(parser)
     parser.add_argument(
         "--tensors",
-        type=int,
+        type=natural(0),
         default=20,
         metavar="N",
         help="how many tensors, the largest first (default: 20)",

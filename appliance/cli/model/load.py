@@ -117,7 +117,7 @@ def _failure(path: Path, error: grpc.RpcError, timeout_s: float) -> CommandFaile
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="NAME")
+    parser.add_argument("model", metavar="NAME", help="the model")
     _add_socket(parser)
     parser.add_argument(
         "--model-config",
@@ -184,7 +184,7 @@ def _parameters(config: str | None, files: list[str]) -> Mapping[str, str | byte
 
 def _add_unload(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="NAME")
+    parser.add_argument("model", metavar="NAME", help="the model")
     _add_socket(parser)
 
 

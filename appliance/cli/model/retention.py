@@ -20,7 +20,7 @@ from appliance.store.running import read_running
 
 def _add_pin(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``pin`` and ``unpin``."""
-    parser.add_argument("model", metavar="NAME/VERSION")
+    parser.add_argument("model", metavar="NAME/VERSION", help="which version")
     store_session.add_arguments(parser)
 
 

@@ -9,13 +9,14 @@ from appliance.cli import store_session
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
+from appliance.cli.numbers import natural
 from appliance.config.swap import header_problems
 from appliance.store.catalog import Catalog, Trial, TrialMode
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="NAME")
+    parser.add_argument("model", metavar="NAME", help="the model")
     store_session.add_arguments(parser)
     wait.add_arguments(parser)
 
@@ -44,9 +45,14 @@ def _add_trial(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="NAME/VERSION", help="the version, or NAME with --stop")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--canary", metavar="PERCENT", type=int, help="share of the requests that it answers")
     what.add_argument(
-        "--shadow", metavar="PERCENT", type=int, help="share of the requests that it answers, too"
+        "--canary", metavar="PERCENT", type=natural(1, 100), help="share of the requests that it answers"
+    )
+    what.add_argument(
+        "--shadow",
+        metavar="PERCENT",
+        type=natural(1, 100),
+        help="share of the requests of which it gets a copy",
     )
     what.add_argument("--stop", action="store_true", help="end the model's trial: what is wanted stays")
     parser.add_argument(
@@ -112,8 +118,6 @@ def _stopped(before: Catalog, name: str) -> str:
 def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:
     canary = arguments.canary is not None
     percent = arguments.canary if canary else arguments.shadow
-    if not 0 < percent <= 100:
-        raise CommandFailed(f"a share of {percent} percent cannot be; give 1 to 100")
     if arguments.header and not canary:
         raise CommandFailed("--header is for --canary: a shadow answers nobody")
     header = arguments.header.partition(":")[0].strip().lower()

@@ -16,7 +16,7 @@ from appliance.cli.model import golden_loss, interface_change, wait
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="NAME/VERSION")
+    parser.add_argument("model", metavar="NAME/VERSION", help="what to serve")
     store_session.add_arguments(parser)
     wait.add_arguments(parser)
     interface_change.add_argument(parser)

@@ -19,10 +19,11 @@ import argparse
 from pathlib import Path
 
 from appliance.cli.failure import Exit, printable
-from appliance.cli.numbers import natural
+from appliance.cli.numbers import DAY_MS, natural
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.domain.device import DeviceKind
+from appliance.domain.golden import ROWS_MAX
 from appliance.tools.commands.options import (
     add_device,
     add_shapes,
@@ -35,6 +36,8 @@ from appliance.tools.evaluation.jobs import PRECISIONS, MeasureJob
 from appliance.tools.evaluation.process import measure
 
 BUDGET_MS = 1_000
+THREADS_MAX = 1_024
+"""As workers.threads has it."""
 ALL = "all"
 PICTURE = ".svg"
 CPU = DeviceKind.CPU.value
@@ -49,12 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shapes(parser)
     parser.add_argument(
         "--budget-ms",
-        type=natural(1),
+        type=natural(1, DAY_MS),
         default=BUDGET_MS,
         metavar="MS",
         help=f"for each size (default {BUDGET_MS})",
     )
-    parser.add_argument("--threads", type=natural(1), default=1, help="threads of the session (default 1)")
+    parser.add_argument(
+        "--threads", type=natural(1, THREADS_MAX), default=1, help="threads of the session (default 1)"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
@@ -129,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rows(text: str) -> tuple[int, ...]:
-    return tuple(map(natural(1), text.split(",")))
+    return tuple(map(natural(1, ROWS_MAX), text.split(",")))
 
 
 def _variants(text: str) -> tuple[str, ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from appliance.cli.array import Array, encode, fit_shape, parse_values, plain_array, read_npy
-from appliance.cli.failure import CommandFailed
+from appliance.cli.failure import CommandFailed, printable
 from appliance.cli.infer import build_inputs
 from appliance.cli.picture import SUFFIXES, read_picture
+from appliance.cli.terminal import print_text
 from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, write_golden
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, TensorSpec
@@ -42,15 +44,27 @@ def write_cases(version: ModelVersion, files: Sequence[Path], words: Sequence[st
     for path in files:
         tensors = tuple(
             file.add(spec.name, spec.datatype, shape, raw)
-            for spec, shape, raw in _fitted(specs, read_case(path, specs), path.name)
+            for spec, shape, raw in _fitted(specs, _told(read_case(path, specs)), path.name)
         )
         cases.append(GoldenCase(name=path.stem[:200], inputs=tensors, outputs=tensors))
     if words:
         inputs = build_inputs(version.name, specs, words, zero_fill=False)
+        _tell(each.note for each in inputs)
         tensors = tuple(file.add(each.name, each.datatype, each.shape, each.raw) for each in inputs)
         cases.append(GoldenCase(name="given", inputs=tensors, outputs=tensors))
     write_golden(folder, GoldenSet(cases=tuple(cases), tolerances={}), file.data())
     return len(cases)
+
+
+def _told(arrays: Arrays) -> Arrays:
+    """The arrays; what was changed of them is told."""
+    _tell(each.note for each in arrays.values())
+    return arrays
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in filter(None, notes):
+        print_text(printable(note), sys.stderr)
 
 
 def read_case(path: Path, specs: Sequence[TensorSpec]) -> Arrays:

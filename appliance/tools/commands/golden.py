@@ -22,11 +22,11 @@ from pathlib import Path
 
 from appliance.cli.arguments import add_output
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.numbers import natural
+from appliance.cli.numbers import natural, nonnegative
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository
-from appliance.domain.golden import SET_FILE, Tolerance, read_golden
+from appliance.domain.golden import CASES_MAX, P99_US_MAX, ROWS_MAX, SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.quantity import counted
 from appliance.domain.tensor import FLOATS
@@ -35,7 +35,6 @@ from appliance.tools.commands.options import (
     add_shapes,
     add_source,
     add_tolerances,
-    plain_tolerance,
     sentences,
     subject_of,
     tolerances_by_output,
@@ -45,6 +44,7 @@ from appliance.tools.evaluation.process import make_golden
 from appliance.tools.subject import Subject
 
 RANDOM_CASES = 4
+MARGIN_MAX = 10_000
 SEED = 1
 ABSOLUTE, RELATIVE = 1e-5, 1e-3
 NS_PER_US = 1_000
@@ -62,19 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--random",
-        type=natural(0),
+        type=natural(0, CASES_MAX),
         metavar="N",
         help=f"random cases (default: {RANDOM_CASES} when no other case is given, else 0)",
     )
     parser.add_argument("--seed", type=natural(0), help=f"of random cases (default {SEED})")
-    parser.add_argument("--rows", type=natural(1), help="rows of random cases (default 1)")
+    parser.add_argument("--rows", type=natural(1, ROWS_MAX), help="rows of random cases (default 1)")
     add_shapes(parser)
     add_device(parser)
     parser.add_argument(
-        "--absolute", type=float, metavar="A", help=f"tolerance of numbers (default {ABSOLUTE})"
+        "--absolute", type=nonnegative, metavar="A", help=f"how far any float may be off (default {ABSOLUTE})"
     )
     parser.add_argument(
-        "--relative", type=float, metavar="R", help=f"tolerance of numbers (default {RELATIVE})"
+        "--relative",
+        type=nonnegative,
+        metavar="R",
+        help=f"and besides, as a share of the right value (default {RELATIVE})",
     )
     add_tolerances(parser)
     parser.add_argument(
@@ -84,14 +87,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="promise that 99 of 100 runs take at most so long, or what is measured here, with a margin",
     )
     parser.add_argument(
-        "--promise-rows", type=natural(1), default=1, metavar="N", help="rows of a promised run"
+        "--promise-rows", type=natural(1, ROWS_MAX), default=1, metavar="N", help="rows of a promised run"
     )
     parser.add_argument(
         "--margin",
-        type=natural(100),
+        type=natural(100, MARGIN_MAX),
         default=200,
         metavar="PERCENT",
-        help="of a measured promise (default 200)",
+        help="what '--promise measured' promises, of what was measured (default 200)",
     )
     add_output(parser, "where to write (default: golden/ by the model file)", metavar="DIR", dest="out")
     parser.add_argument(
@@ -193,9 +196,9 @@ def _kept_job(
 
 
 def _default(arguments: argparse.Namespace) -> Tolerance:
-    return plain_tolerance(
-        ABSOLUTE if arguments.absolute is None else arguments.absolute,
-        RELATIVE if arguments.relative is None else arguments.relative,
+    return Tolerance(
+        absolute=ABSOLUTE if arguments.absolute is None else arguments.absolute,
+        relative=RELATIVE if arguments.relative is None else arguments.relative,
     )
 
 
@@ -226,4 +229,4 @@ def _promise(text: str) -> int:
     """Microseconds; 0 stands for what is measured."""
     if text == "measured":
         return 0
-    return natural(1)(text)
+    return natural(1, P99_US_MAX)(text)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from appliance.cli.arguments import add_output
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.numbers import natural
+from appliance.cli.numbers import DAY_MS, natural
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--budget-ms",
-        type=natural(1),
+        type=natural(1, DAY_MS),
         default=BUDGET_MS,
         metavar="MS",
         help=f"for measuring speed (default {BUDGET_MS})",

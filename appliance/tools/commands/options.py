@@ -11,14 +11,14 @@ from typing import Final
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.numbers import version_number
+from appliance.cli.numbers import natural, nonnegative, version_number
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
 from appliance.tools.subject import Subject, SubjectAbsent, find_subject
 
-_SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
+_SHAPE: Final = re.compile(r"(.+)=([0-9,]+)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
 
 
@@ -105,17 +105,6 @@ def check_outputs(names: Sequence[str], known: Sequence[str]) -> None:
             raise CommandFailed(f"the model has no output '{name}'; it has {', '.join(known)}")
 
 
-def plain_tolerance(absolute: float, relative: float) -> Tolerance:
-    """A tolerance from the command line. Raises CommandFailed."""
-    try:
-        found = Tolerance(absolute=absolute, relative=relative)
-    except ValueError as error:
-        raise CommandFailed(f"tolerances {error}") from None
-    if found.absolute < 0 or found.relative < 0:
-        raise CommandFailed("tolerances must not be negative")
-    return found
-
-
 def _device(text: str) -> str:
     try:
         return str(parse_wish(text.lower()))
@@ -127,14 +116,11 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError("give INPUT=D1,D2")
-    return match[1], tuple(map(int, match[2].split(",")))
+    return match[1], tuple(map(natural(0), match[2].split(",")))
 
 
 def _tolerance(text: str) -> tuple[str, Tolerance]:
     match = _TOLERANCE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError("give OUTPUT=ABSOLUTE[,RELATIVE]")
-    try:
-        return match[1], plain_tolerance(float(match[2]), float(match[3] or 0))
-    except CommandFailed as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return match[1], Tolerance(absolute=nonnegative(match[2]), relative=nonnegative(match[3] or "0"))
