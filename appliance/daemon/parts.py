@@ -65,7 +65,7 @@ from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
-from appliance.store.privacy import Mended, keep_private
+from appliance.store.privacy import Mended, check_own, keep_private
 from appliance.store.running import RunningVersion
 from appliance.telemetry.device_work import processor_energy
 from appliance.telemetry.log import LogControl
@@ -309,10 +309,14 @@ def _make_shell(ticker: Ticker, log: LogControl, tracer: Tracer | None) -> Shell
 
 
 def _check_open(config: ApplianceConfig, log: LogControl) -> None:
-    """Close what is open to other users of this machine and need not be, and tell of it."""
+    """Close what is open to other users of this machine and need not be, and tell of it. Raises StoreUnavailable."""
     if config.control.socket and (problem := place_problem(config.control.socket)):
         log.event("the operator's socket is not safe where it is", problem=problem)
-    mended = keep_private(Path(config.state_dir).absolute()) if config.state_dir else Mended()
+    mended = Mended()
+    if config.state_dir:
+        state = Path(config.state_dir).absolute()
+        check_own(state)
+        mended = keep_private(state)
     if mended.entries:
         log.event(
             "the state directory was open to others, or closed to its group, and is not any more",

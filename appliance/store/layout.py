@@ -28,8 +28,10 @@ RUNNING: Final = "serve/running.json"
 RUNNING_LOCK: Final = "serve/running.lock"
 INCUMBENTS: Final = "serve/incumbents.json"
 """Which version of each model was proven last while it served."""
-ENROLLED: Final = "fleet/controller"
-"""There where the box belongs to a fleet: the agent's own directory, in which it alone writes."""
+FLEET: Final = "fleet"
+"""The agent's own directory: it alone writes there."""
+ENROLLED: Final = f"{FLEET}/controller"
+"""There where the box belongs to a fleet."""
 OUTBOX: Final = "outbox"
 """What waits to be told to the fleet: a directory for each stream of records."""
 MACHINE: Final = "machine-problem"
@@ -39,6 +41,24 @@ GIVEN: Final = "refused-settings"
 SCRUB: Final = "scrub.json"
 """What the scrub found: it alone writes it."""
 SCRUB_LOCK: Final = "scrub.lock"
+OURS: Final = frozenset(
+    {
+        LOCK,
+        CATALOG,
+        DAMAGED_CATALOG,
+        BLOBS,
+        VIEWS,
+        INCOMING,
+        SERVE,
+        FLEET,
+        OUTBOX,
+        MACHINE,
+        GIVEN,
+        SCRUB,
+        SCRUB_LOCK,
+    }
+)
+"""All that lies in a state directory itself."""
 
 MANIFEST: Final = "MANIFEST.json"
 """A version's manifest in its view. No model has this name: theirs have no capitals."""

@@ -12,9 +12,14 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from appliance.domain.errors import StoreUnavailable
 from appliance.durable import SHARED, gives_away
+from appliance.store.layout import OURS
+
+LOST_AND_FOUND: Final = "lost+found"
+"""What a file system has at its top by itself."""
 
 
 class Mended(NamedTuple):
@@ -24,14 +29,30 @@ class Mended(NamedTuple):
     problem: str = ""
 
 
+def check_own(state: Path) -> None:
+    """Raises StoreUnavailable where the directory has things in it and none of them is of a store: a path that was
+    mistyped may lead anywhere."""
+    try:
+        with os.scandir(state) as entries:
+            names = {each.name for each in entries}
+    except OSError:
+        return  # whoever opens it says why that cannot be
+    if names - {LOST_AND_FOUND} and not names & OURS:
+        raise StoreUnavailable(
+            f"'{state}' holds other things, such as '{min(names)}', and nothing of a store: give a directory of its own"
+        )
+
+
 def keep_private(state: Path) -> Mended:
-    """Have everything in the state directory be as it would be made now: releases before this one let everybody read.
-    Cheap where that is so already, as what is uppermost tells, which is changed last. Raises nothing."""
+    """Have all that is the appliance's in the state directory be as it would be made now: releases before this one let
+    everybody read. Cheap where that is so already, as what is uppermost tells, which is changed last. Raises
+    nothing."""
     try:
         root = os.stat(state)
         if _shared(root) or not root.st_mode & 0o077:
             with os.scandir(state) as entries:
-                if not any(_differs(each.stat(follow_symlinks=False), each.name, root) for each in entries):
+                ours = (each for each in entries if each.name in OURS)
+                if not any(_differs(each.stat(follow_symlinks=False), each.name, root) for each in ours):
                     return Mended()
         else:
             os.chmod(state, 0o700)
@@ -39,20 +60,31 @@ def keep_private(state: Path) -> Mended:
     except OSError as error:
         return Mended(problem=error.strerror or str(error))
     changed, problem = 0, ""
-    for parent, name in _entries(state):
-        try:
-            changed += _mend(parent, name, root)
-        except FileNotFoundError:
-            continue  # it went meanwhile
-        except OSError as error:
-            problem = f"{name}: {error.strerror}"
+    try:
+        for parent, name in _entries(state):
+            try:
+                changed += _mend(parent, name, root)
+            except FileNotFoundError:
+                continue  # it went meanwhile
+            except OSError as error:
+                problem = f"{name}: {error.strerror}"
+    except OSError as error:
+        problem = error.strerror or str(error)
     return Mended(changed, problem)
 
 
 def _entries(state: Path) -> Iterator[tuple[int, str]]:
-    """Everything below, the uppermost last, as a descriptor of its directory and its name; no link is followed."""
-    for _, directories, files, descriptor in os.fwalk(state, topdown=False):
-        yield from ((descriptor, name) for name in (*directories, *files))
+    """All that is the appliance's, the uppermost last, as a descriptor of its directory and its name; no link is
+    followed."""
+    top = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ours = sorted(OURS.intersection(os.listdir(top)))
+        for each in ours:
+            for _, directories, files, descriptor in os.fwalk(each, topdown=False, dir_fd=top):
+                yield from ((descriptor, name) for name in (*directories, *files))
+        yield from ((top, each) for each in ours)
+    finally:
+        os.close(top)
 
 
 def _differs(found: os.stat_result, name: str, root: os.stat_result) -> bool:

@@ -47,7 +47,7 @@ from appliance.store.layout import (
     LOCK,
     VIEWS,
 )
-from appliance.store.privacy import keep_private
+from appliance.store.privacy import check_own, keep_private
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
@@ -423,6 +423,7 @@ def locked(state: Path) -> Iterator[RealFolder]:
     """The state directory, made if need be, with the lock of its one writer. Raises StoreBusy and StoreUnavailable."""
     with told(str(state), "open the store"):
         state.mkdir(mode=0o700, exist_ok=True)
+        check_own(state)
         keep_private(state)
         if not (state / CATALOG).exists():
             sync_name(state)

@@ -22,12 +22,12 @@ from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective, setting_problems
 from appliance.fleet.windows import opens_in_s, window_of
 from appliance.package.keys import PublicKey
-from appliance.store.layout import GIVEN, MACHINE
+from appliance.store.layout import FLEET, GIVEN, MACHINE
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
 from appliance.sync.budget import FREE, LINK_STATES
 from appliance.sync.freshness import Instant
-from appliance.sync.identity import FLEET, LOCK, NotEnrolled, fleet_folder, read_identity
+from appliance.sync.identity import LOCK, NotEnrolled, fleet_folder, read_identity
 from appliance.sync.observed import Observer, Sight
 from appliance.sync.plan import Observed, Reason, Waiting, Waits
 from appliance.sync.progress import Progress

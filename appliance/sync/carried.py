@@ -14,7 +14,7 @@ from typing import Final
 
 from appliance.durable import Bytes, Folder, ensure_directory, remove_file
 from appliance.fleet.documents import Transfer
-from appliance.sync.identity import FLEET
+from appliance.store.layout import FLEET
 
 CARRIED: Final = "carried"
 STREAMS: Final = "streams"

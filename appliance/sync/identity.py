@@ -35,10 +35,11 @@ from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import is_name
 from appliance.durable import Folder, RealFolder, make_own_directory, read_whole, remove_file, replace_file
 from appliance.fleet.messages import Enrolled, Renewed
+from appliance.store.layout import FLEET
+from appliance.store.privacy import check_own
 from appliance.sync import trust_file
 from appliance.sync.trust import NoRoot
 
-FLEET: Final = "fleet"
 LOCK: Final = "agent.lock"
 IDENTITY: Final = "identity.pem"
 AUTHORITIES: Final = "authorities.pem"
@@ -139,8 +140,9 @@ def find_authority(chain: list[bytes], token: Token) -> str:
 
 
 def fleet_folder(state: Path) -> RealFolder:
-    """The directory of the agent, made if need be, for nobody else to read. Raises OSError."""
+    """The directory of the agent, made if need be, for nobody else to read. Raises StoreUnavailable and OSError."""
     state.mkdir(mode=0o700, exist_ok=True)
+    check_own(state)
     make_own_directory(state / FLEET)
     (state / FLEET).chmod(0o700)
     return RealFolder(state / FLEET)

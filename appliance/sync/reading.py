@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from appliance.durable import RealFolder, is_held
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective
+from appliance.store.layout import FLEET
 from appliance.sync import progress as notes
 from appliance.sync import situation, trust_file
 from appliance.sync.box import Clock, Settings, calendar_ms, link_state, observed_of
 from appliance.sync.budget import MODELS, Budget, LinkTerms
 from appliance.sync.carried import spool_of
 from appliance.sync.freshness import Contact
-from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
+from appliance.sync.identity import LOCK, NotEnrolled, read_identity
 from appliance.sync.observed import Observer
 from appliance.sync.outboxes import waiting_bytes
 from appliance.sync.plan import Observed

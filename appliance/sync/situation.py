@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from appliance.store.layout import FLEET
 from appliance.sync.freshness import Contact
-from appliance.sync.identity import FLEET, SITUATION
+from appliance.sync.identity import SITUATION
 from appliance.sync.plan import Reason, Waiting
 
 BYTES_MAX: Final = 1 << 20

@@ -18,8 +18,8 @@ from appliance.cli.main import TABLE, main
 from appliance.controller.home import Settings, make_home
 from appliance.daemon.daemon import EXIT_SOFTWARE
 from appliance.durable import WriterLock
-from appliance.store.layout import CATALOG
-from appliance.sync.identity import CONTROLLER, FLEET, LOCK
+from appliance.store.layout import CATALOG, FLEET
+from appliance.sync.identity import CONTROLLER, LOCK
 from appliance.sync.trust_file import FIRST_ROOT
 from tests.cli.test_exit_statuses import commands
 from tests.conftest import Serve

@@ -120,6 +120,37 @@ def test_what_was_open_is_closed_once(state: Path) -> None:
     assert keep_private(state) == Mended()
 
 
+def test_what_is_not_the_appliance_s_stays_as_it_is(state: Path) -> None:
+    fill(state)
+    (state / "notes" / "of").mkdir(parents=True)
+    (state / "notes" / "of" / "ann").write_text("mine")
+    opened_up(state)
+    assert keep_private(state).entries
+    left = ("notes", "notes/of", "notes/of/ann")
+    assert [stat.S_IMODE((state / each).stat().st_mode) for each in left] == [0o755, 0o755, 0o644]
+    assert keep_private(state) == Mended()
+
+
+@pytest.mark.parametrize("holds", ["etc", "catalog.json.old"])
+def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path, holds: str) -> None:
+    (tmp_path / holds).mkdir(mode=0o755)
+    (tmp_path / "lost+found").mkdir()
+    tmp_path.chmod(0o755)
+    with (
+        pytest.raises(StoreUnavailable, match=f"'{holds}', and nothing of a store"),
+        open_store(tmp_path, NO_FLOOR),
+    ):
+        pass
+    assert {each.name for each in tmp_path.iterdir()} == {holds, "lost+found"}
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path, tmp_path / holds)] == [0o755, 0o755]
+
+
+def test_the_top_of_a_file_system_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir(mode=0o755)
+    with open_store(tmp_path, NO_FLOOR):
+        assert stat.S_IMODE((tmp_path / "lost+found").stat().st_mode) == 0o755
+
+
 def test_a_writer_closes_what_it_finds_open(state: Path) -> None:
     fill(state)
     opened_up(state)

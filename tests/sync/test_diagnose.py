@@ -16,8 +16,8 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.package.keys import make_key
-from appliance.store.layout import FORMS_KEY, SERVE
-from appliance.sync.identity import FLEET, IDENTITY, PENDING
+from appliance.store.layout import FLEET, FORMS_KEY, SERVE
+from appliance.sync.identity import IDENTITY, PENDING
 from tests.appliance_process import ApplianceProcess
 from tests.cli.conftest import FilesOf, Pack, Run
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named

@@ -16,9 +16,10 @@ from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.messages import Acknowledged
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.outbox.reader import OutboxReader
+from appliance.store.layout import FLEET
 from appliance.sync import inbox, trust_file
 from appliance.sync.carried import CARRIED
-from appliance.sync.identity import CONTROLLER, FLEET, IDENTITY, LOCK
+from appliance.sync.identity import CONTROLLER, IDENTITY, LOCK
 from appliance.sync.outboxes import acknowledge, waiting
 from appliance.sync.trust import Trusted
 from appliance.transfer.bundle_reader import BundleReader

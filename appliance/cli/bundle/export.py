@@ -18,8 +18,9 @@ from appliance.cli.failure import Exit
 from appliance.cli.sync import session
 from appliance.domain.quantity import bytes_text
 from appliance.package.keys import open_signer
+from appliance.store.layout import FLEET
 from appliance.sync.bundle_export import certificate_pem, index_for, parts_of, report_of, signed_by_box
-from appliance.sync.identity import FLEET, IDENTITY, Identity
+from appliance.sync.identity import IDENTITY, Identity
 from appliance.sync.outboxes import waiting
 from appliance.transfer.bundle_writer import Sign
 

@@ -22,10 +22,11 @@ from appliance.domain.errors import StoreBusy
 from appliance.domain.quantity import bytes_text
 from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.settings import setting_problems
+from appliance.store.layout import FLEET
 from appliance.sync import trust_file
 from appliance.sync.bundle_import import Found, look, take, take_pieces
 from appliance.sync.carried import Carried
-from appliance.sync.identity import FLEET, LOCK, Identity
+from appliance.sync.identity import LOCK, Identity
 from appliance.sync.inbox import Delivery, deliver
 from appliance.sync.outboxes import acknowledge
 from appliance.transfer.bundle_reader import BundleReader

@@ -14,8 +14,8 @@ from appliance.domain.errors import ArtefactError
 from appliance.domain.regular_file import read_file
 from appliance.durable import RealFolder
 from appliance.frontend.listening.credential_stores import ENCRYPTED, GIVEN, PLAIN, STORES
-from appliance.store.layout import FORMS_KEY, SERVE
-from appliance.sync.identity import FLEET, IDENTITY, PENDING
+from appliance.store.layout import FLEET, FORMS_KEY, SERVE
+from appliance.sync.identity import IDENTITY, PENDING
 
 BYTES_MAX: Final = 64 << 10
 VAR_KEY: Final = Path("var/lib/appliance-image/var-key")

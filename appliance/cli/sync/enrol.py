@@ -19,8 +19,8 @@ from appliance.cli.sync import session
 from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.messages import Enrolled, Enrolment
 from appliance.store.catalog_file import read_catalog
+from appliance.store.layout import FLEET
 from appliance.sync.identity import (
-    FLEET,
     LOCK,
     Token,
     enrol,
