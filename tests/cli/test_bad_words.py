@@ -137,7 +137,8 @@ def test_what_an_option_takes_besides_numbers_is_told_as_well(
 
 
 @pytest.mark.parametrize(
-    "words", ["model load", "model unload", "infer", "fleet devices", "model pin", "trace"]
+    "words",
+    ["model load", "model unload", "infer", "fleet devices", "model pin", "trace", "model trial --header"],
 )
 def test_what_is_no_text_is_told_before_anybody_is_asked(
     words: str, capsys: pytest.CaptureFixture[str]

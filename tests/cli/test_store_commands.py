@@ -60,13 +60,13 @@ def test_a_package_is_installed_and_wanted(appliance: Run, pack: Pack, state: Pa
     assert read_catalog(state) == catalog
 
 
-@pytest.mark.parametrize("header", [b"x-site: K\xf6ln", "x-site: Köln".encode(), b"x-site: a\nb"])
+@pytest.mark.parametrize("header", ["x-site: Köln", "x-site: a\nb"])
 def test_a_trial_for_a_header_that_cannot_be_is_refused_and_the_catalog_is_as_it_was(
-    appliance: Run, pack: Pack, state: Path, header: bytes
+    appliance: Run, pack: Pack, state: Path, header: str
 ) -> None:
     appliance("model", "install", str(pack()), "--no-want")
     before = catalog_in(state)
-    status, _, err = appliance("model", "trial", "digits/1", "--canary", "5", "--header", os.fsdecode(header))
+    status, _, err = appliance("model", "trial", "digits/1", "--canary", "5", "--header", header)
     assert status == Exit.REFUSED
     assert "a header is sent as printable ASCII" in err
     assert catalog_in(state) == before
