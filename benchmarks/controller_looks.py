@@ -3,8 +3,8 @@ poll meanwhile.
 
 A real controller has a database of so many devices, each with a signed document and a report. Boxes of its poll over
 open TLS connections at a steady rate from a process of their own, each poll counted from when it was due; a person
-looks every two seconds, as ``--watch`` and ``--wait`` do, and Prometheus every fifteen. ``--beside TREE`` serves a copy of the same database by the
-code in another checkout, too, and both take turns, look by look. Prints JSON.
+looks every two seconds, as ``--watch`` and ``--wait`` do, and Prometheus every fifteen. ``--beside TREE`` serves a copy
+of the same database by the code in another checkout, too, and both take turns, look by look. Prints JSON.
 """
 
 from __future__ import annotations
