@@ -3,8 +3,8 @@ poll meanwhile.
 
 A real controller has a database of so many devices, each with a signed document and a report. Boxes of its poll over
 open TLS connections at a steady rate from a process of their own, each poll counted from when it was due; a person
-looks every two seconds, as ``--watch`` and ``--wait`` do. ``--beside TREE`` serves a copy of the same database by the
-code in another checkout, too, and both take turns, look by look. Prints JSON.
+looks every two seconds, as ``--watch`` and ``--wait`` do, and Prometheus every fifteen. ``--beside TREE`` serves a copy
+of the same database by the code in another checkout, too, and both take turns, look by look. Prints JSON.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ from tests.controller.conftest import Served, csr
 VERSIONS: Final = 3
 GROUP: Final = "group-7"
 LOOK_S: Final = 2.0
+SCRAPE: Final = "a scrape of /metrics"
+SCRAPE_S: Final = 15.0
+"""Between scrapes: more than the figures of the fleet are kept for, so that each counts all devices."""
 STARTS: Final = 3
 SETTLE_S: Final = 5.0
 """What controllers that have just started do by themselves is no part of what is measured."""
@@ -66,6 +69,7 @@ LOOKS: Final[Mapping[str, Sequence[tuple[str, str, Any]]]] = {
     "--wait for a group": (("GET", f"/devices?group={GROUP}", None), ("GET", f"/groups?group={GROUP}", None)),
     "drift": (("GET", "/drift", None),),
     "release --withdraw, refused": (("POST", f"/releases/{MODEL}/2/withdraw", None),),
+    SCRAPE: (("GET", "/metrics", None),),
     "want": (("POST", "/want", {"model": MODEL, "group": GROUP, "wish": {"version": 2}}),),
 }
 """What is asked in a look. A controller that does not know ``group`` tells of all devices."""
@@ -257,7 +261,8 @@ def looked(served: Served, name: str) -> tuple[float, int]:
     for method, path, body in LOOKS[name]:
         connection = HTTPSConnection("127.0.0.1", served.port, context=served.tls(), timeout=300)
         data = json.dumps(body).encode() if body else b""
-        connection.request(method, f"/api/v1{path}", data, {"Authorization": f"Bearer {served.admin}"})
+        place = path if path == "/metrics" else f"/api/v1{path}"
+        connection.request(method, place, data, {"Authorization": f"Bearer {served.admin}"})
         answer = connection.getresponse()
         size += len(answer.read())
         assert answer.status in (200, 422), (answer.status, path)
@@ -266,12 +271,13 @@ def looked(served: Served, name: str) -> tuple[float, int]:
 
 
 def beside(which: Side, name: str, identities: Sequence[Path], options: argparse.Namespace) -> None:
-    """Look every two seconds while boxes poll."""
+    """Look again and again while boxes poll."""
+    pause_s = SCRAPE_S if name == SCRAPE else LOOK_S
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         polls = pool.apply_async(poll_all, (which.served, identities, options.rate, options.seconds))
         end = time.monotonic() + 1.0 + options.seconds
         while time.monotonic() < end:
-            due = time.monotonic() + LOOK_S
+            due = time.monotonic() + pause_s
             if LOOKS[name]:
                 busy_s = cpu_s(which.pid)
                 took_s, size = looked(which.served, name)
@@ -375,7 +381,7 @@ def main() -> int:
 def _turn(which: Side, name: str, identities: Sequence[Path], options: argparse.Namespace) -> None:
     if "since a wish" in name:
         looked(which.served, "want")
-    if LOOKS[name]:
+    if LOOKS[name] and name != SCRAPE:
         quiet(which, name, options)
     if name not in ALONE:
         beside(which, name, identities, options)

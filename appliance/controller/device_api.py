@@ -19,6 +19,7 @@ from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
 from appliance.controller.contact import NO_CERTIFICATE, Contact
 from appliance.controller.fleet_store import DatabaseTrouble
+from appliance.controller.traffic import ANSWERED, Traffic
 from appliance.fleet import messages
 from appliance.fleet.messages import (
     CONTENT_TYPE,
@@ -70,12 +71,15 @@ class Rates:
 
 
 class DeviceApi:
-    """See the module. ``wall_ms`` is the controller's clock."""
+    """See the module. ``wall_ms`` is the controller's clock; ``traffic`` is told what becomes of requests."""
 
-    def __init__(self, contact: Contact, blobs: BlobStore, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, contact: Contact, blobs: BlobStore, wall_ms: Callable[[], int], traffic: Traffic
+    ) -> None:
         self._contact = contact
         self._blobs = blobs
         self._wall_ms = wall_ms
+        self._traffic = traffic
         self._rates = Rates()
         self._taking: Counter[str] = Counter()
 
@@ -89,24 +93,30 @@ class DeviceApi:
         }
         return [
             *(
-                web.post(path, partial(self._serve, partial(self._taken, answer)))
+                web.post(path, partial(self._serve, path.rpartition("/")[2], partial(self._taken, answer)))
                 for path, answer in posts.items()
             ),
-            web.get(messages.STREAMS + "{digest}", partial(self._serve, self._blob)),
-            web.get(messages.INDEXES + "{digest}", partial(self._serve, self._blob)),
+            web.get(messages.STREAMS + "{digest}", partial(self._serve, "stream", self._blob)),
+            web.get(messages.INDEXES + "{digest}", partial(self._serve, "index", self._blob)),
         ]
 
-    async def _serve(self, answer: Answer, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, kind: str, answer: Answer, request: web.Request) -> web.StreamResponse:
+        outcome, found = await self._answered(answer, request)
+        self._traffic.count(kind, outcome)
+        return found
+
+    async def _answered(self, answer: Answer, request: web.Request) -> tuple[str, web.StreamResponse]:
+        """How it went, in one word, and the answer."""
         certificate = certificate_of(request)
         try:
             self._count(request, certificate)
-            return await answer(request, certificate, self._wall_ms())
+            return ANSWERED, await answer(request, certificate, self._wall_ms())
         except Refused as refused:
-            return refusal(refused.status, refused.code, str(refused), refused.retry_after_s)
+            return refused.code, refusal(refused.status, refused.code, str(refused), refused.retry_after_s)
         except MessageInvalid as error:
-            return refusal(400, "bad-message", str(error))
+            return "bad-message", refusal(400, "bad-message", str(error))
         except (DatabaseTrouble, OSError):
-            return refusal(503, "trouble", "the controller cannot keep anything now", 60)
+            return "trouble", refusal(503, "trouble", "the controller cannot keep anything now", 60)
 
     def _count(self, request: web.Request, certificate: x509.Certificate | None, weight: float = 1.0) -> None:
         """Count a request to who asks. Raises Refused."""
@@ -148,8 +158,9 @@ class DeviceApi:
         body = await _body(request, TELEMETRY_BYTES_MAX)
         batch = await asyncio.to_thread(self._contact.batch, body)
         size = sum(map(len, batch.records))
-        self._count(request, who, len(batch.records) // RECORDS + size // RECORD_BYTES)
-        return _said(await asyncio.to_thread(self._contact.telemetry, who, batch, now_ms))
+        with self._traffic.records(len(batch.records)):
+            self._count(request, who, len(batch.records) // RECORDS + size // RECORD_BYTES)
+            return _said(await asyncio.to_thread(self._contact.telemetry, who, batch, now_ms))
 
     async def _blob(
         self, request: web.Request, who: x509.Certificate | None, now_ms: int

@@ -248,12 +248,6 @@ class View:
         rows = self._connection.execute(found.group_by(table.c.device)).all()
         return {device: int(expires_ms) for device, expires_ms in rows}
 
-    def counts(self, key: Mapping[str, Any]) -> dict[str, int]:
-        """How many devices each group has, of those that have ``key``."""
-        table = tables.devices
-        found = _where(select(table.c.in_group, func.count()), table, key).group_by(table.c.in_group)
-        return {group: int(count) for group, count in self._connection.execute(found).all()}
-
     # --- what happened
 
     def audit_lines(self, after: int, most: int) -> list[Line]:

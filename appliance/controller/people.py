@@ -35,9 +35,11 @@ from appliance.controller.schemas import (
     WantRequest,
     Wish,
 )
+from appliance.controller.standings import SHOWN, is_current, report_of, standings
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import Setting
-from appliance.fleet.messages import MessageInvalid, Report, decode
+from appliance.fleet.messages import Report
+from appliance.fleet.places import Census, Whereabouts, census
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
@@ -49,9 +51,6 @@ TOLD_MAX: Final = 1 << 62
 POLL_SETTING: Final = "fleet.poll_s"
 POLL_DIGITS: Final = 5
 """A day has 86,400 seconds: what is longer is no pause between polls."""
-EMPTY: Final = Report(device="none")
-SHOWN: Final = ("name", "in_group", "state", "seen_ms", "generation", "told_generation", "report")
-"""Columns of a device that people are shown: those that it is given are many times as large."""
 
 
 class Unknown(OperatorError):
@@ -164,17 +163,19 @@ class People:
             found = rows.all(tables.devices, "name", "report")
         return [entry for row in found for entry in _drift(row.name, report_of(row))]
 
-    def groups(self, group: str = "") -> list[Group]:
-        """All groups that have devices, wishes or settings, or the one, if it has."""
+    def groups(self, group: str, now_ms: int) -> list[Group]:
+        """All groups that have devices, wishes or settings, or the one ("": all), if it has."""
         with self._store.look() as rows:
-            counts = rows.counts({"in_group": group} if group else {})
+            found = standings(rows, self._publisher, {"in_group": group} if group else {}).groups
             scopes = {
                 row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table, "scope")
             }
             own = _scoped(rows, f"group/{group}")
-        names = counts.keys() | {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
+        names = found.keys() | {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
         names = names & {group} if group else names - {""}
-        return [Group(name, counts.get(name, 0), *own(f"group/{name}")) for name in sorted(names)]
+        return [
+            _group(name, census(found.get(name, ()), now_ms), *own(f"group/{name}")) for name in sorted(names)
+        ]
 
     def regroup(self, name: str, group: str, who: str, now_ms: int) -> Changed:
         """The device belongs to that group from now on. Raises Unknown."""
@@ -355,14 +356,6 @@ def versions_of(wish: Wish | None) -> list[int]:
     return [each for each in (wish.version, *trial, *wish.prefetch) if each]
 
 
-def report_of(row: Row[Any]) -> Report:
-    """What a device reported last."""
-    try:
-        return decode(row.report, Report) if row.report else EMPTY
-    except MessageInvalid:
-        return EMPTY
-
-
 def poll_s_of(report: Report) -> int:
     """How often the device asks, as it reported; 0: it has not. One for which nothing was chosen reports the default,
     and goes by ``POLL_S``, which is the same."""
@@ -394,6 +387,18 @@ def _drift(name: str, report: Report) -> tuple[DriftEntry, ...]:
     )
 
 
+def _group(name: str, counts: Census, wishes: dict[str, Wish], settings: dict[str, Setting]) -> Group:
+    return Group(
+        name=name,
+        devices=counts.devices,
+        there=counts.places.get(Whereabouts.THERE, 0),
+        failed=counts.failed,
+        silent=sum(counts.silent) + counts.never,
+        wishes=wishes,
+        settings=settings,
+    )
+
+
 def _standing(
     row: Row[Any],
     generation: int,
@@ -410,7 +415,7 @@ def _standing(
         generation=generation,
         told_generation=row.told_generation,
         freshness=report.freshness,
-        converged=report.converged and report.generation == row.told_generation == generation,
+        converged=report.converged and is_current(row, report, generation),
         serving=report.serving,
         agent=report.agent,
         models=tuple(

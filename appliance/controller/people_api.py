@@ -131,8 +131,8 @@ class PeopleApi:
             ),
             _get("/devices/{name}", "one device", Device, lambda asked: people.device(asked.path["name"])),
             _get(
-                "/groups", "groups, or the one, and what is wanted in them", list[Group],
-                lambda asked: people.groups(asked.group()), query=("group",),
+                "/groups", "groups, or the one, what is wanted in them, and how many devices are there", list[Group],
+                lambda asked: people.groups(asked.group(), asked.now_ms), query=("group",),
             ),
             _get("/releases", "versions that were uploaded", list[Release], lambda asked: people.all_releases()),
             _get("/drift", "what operators decided at boxes", list[DriftEntry], lambda asked: people.drift()),
@@ -229,7 +229,7 @@ class PeopleApi:
 
     async def _serve(self, operation: Operation, request: web.Request) -> web.Response:
         try:
-            who = await self._let_in(request, operation.role)
+            who = await self.let_in(request, operation.role)
             body = None
             if operation.body is not None:
                 body = msgspec.json.decode(
@@ -240,13 +240,13 @@ class PeopleApi:
             )
             return _json(200, await asyncio.to_thread(operation.serve, asked))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
-            return _failed(error)
+            return failed(error)
 
     async def _upload(self, request: web.Request) -> web.Response:
         """A package, as its file is: verified, kept, made ready to be sent."""
         draft = self._blobs.draft()
         try:
-            who = await self._let_in(request, "operator")
+            who = await self.let_in(request, "operator")
             with draft.open("xb") as file:
                 while chunk := await _chunk(request):
                     await asyncio.to_thread(file.write, chunk)
@@ -258,11 +258,11 @@ class PeopleApi:
                 raise withdrawn(f"{model}/{version}")
             return _json(200, Released(**msgspec.structs.asdict(there), golden_before=golden))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
-            return _failed(error)
+            return failed(error)
         finally:
             draft.unlink(missing_ok=True)
 
-    async def _let_in(self, request: web.Request, role: str) -> str:
+    async def let_in(self, request: web.Request, role: str) -> str:
         """Who asks. Raises Refused."""
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
 
@@ -384,7 +384,7 @@ async def _chunk(request: web.Request) -> bytes:
         raise Refused(408, "too-slow", f"nothing of the upload came for {SILENCE_S:g} s") from error
 
 
-def _failed(error: Exception) -> web.Response:
+def failed(error: Exception) -> web.Response:
     status, code = 500, "defect"
     if isinstance(error, Refused):
         status, code = error.status, error.code

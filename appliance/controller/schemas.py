@@ -152,10 +152,15 @@ class Device(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A group: what is wanted in it, and its devices."""
+    """A group: what is wanted in it, and its devices; how many are ``there``, where they were wished, how many say that
+    a version ``failed`` or was refused, and how many are ``silent``: not heard from for a day, or never. Those that
+    were revoked are counted with ``devices`` alone."""
 
     name: str
     devices: int
+    there: int
+    failed: int
+    silent: int
     wishes: dict[str, Wish]
     settings: dict[str, Setting]
 

@@ -21,10 +21,12 @@ from appliance.controller.device_api import DeviceApi
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.controller.home import Home
 from appliance.controller.leftovers import Leftovers
+from appliance.controller.monitoring import Monitoring
 from appliance.controller.people import People
 from appliance.controller.people_api import PeopleApi
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
+from appliance.controller.traffic import Traffic
 from appliance.domain.address import parse_address
 from appliance.domain.errors import OperatorError
 from appliance.transfer.door import BACKLOG, doors
@@ -73,8 +75,11 @@ def application(home: Home, clock: Callable[[], int] = wall_ms) -> web.Applicati
     people = People(home.store, home.authority, publisher, releases, home.settings.url)
     contact = Contact(home.store, home.authority, publisher)
     app = web.Application(client_max_size=0)
-    app.add_routes(DeviceApi(contact, home.blobs, clock).routes())
-    app.add_routes(PeopleApi(people, releases, home.store, home.blobs, clock).routes())
+    traffic = Traffic()
+    people_api = PeopleApi(people, releases, home.store, home.blobs, clock)
+    app.add_routes(DeviceApi(contact, home.blobs, clock, traffic).routes())
+    app.add_routes(people_api.routes())
+    app.add_routes(Monitoring(home, publisher, people_api, traffic, clock).routes())
     return app
 
 

@@ -18,9 +18,10 @@ from appliance.controller.blobs import BlobStore
 from appliance.controller.contact import REVOKED
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.leftovers import named_by
-from appliance.controller.people import report_of, versions_of
+from appliance.controller.people import versions_of
 from appliance.controller.releases import release
 from appliance.controller.schemas import Wish, Withdrawn
+from appliance.controller.standings import report_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import ModelReport
 

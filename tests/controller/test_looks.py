@@ -17,7 +17,7 @@ from appliance.controller import fleet_store, tables, withdrawal
 from appliance.controller.desired import Question, same
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore, Rows
 from appliance.controller.leftovers import Unreadable, told_of
-from appliance.controller.people import report_of
+from appliance.controller.standings import report_of
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import (

@@ -14,10 +14,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from appliance.domain.quantity import bytes_text
+from appliance.fleet.places import CONFLICT, FAILURES, HELD, REVOKED
 from appliance.fleet.told import Device
 
-CONFLICT: Final = "conflict"
-REVOKED: Final = "revoked"
 IN_CONFLICT: Final = "has seen newer documents than this controller knows"
 UNCONFIRMED: Final = "has asked since, and has not said yet that it knows of the wish"
 LEFT_ALONE: Final = "the fleet did not bring it there, and leaves it"
@@ -28,8 +27,6 @@ NO_MODEL: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 POLL_SPREAD: Final = 1.2
 """A box's longest pause between polls, in parts of how often it asks."""
-FAILURES: Final = frozenset({"failed", "refused"})
-"""Phases in which a device reports that it does not go on."""
 
 
 class Place(StrEnum):
@@ -212,7 +209,7 @@ def _place(wished: Wished, model: Mapping[str, Any]) -> Place:
         return Place.SERVES
     if model["phase"] in FAILURES:
         return Place.REFUSED
-    if model["phase"] == "held" or _is_left_alone(wished.version, model):
+    if model["phase"] == HELD or _is_left_alone(wished.version, model):
         return Place.HELD
     return Place.COMING
 
@@ -229,6 +226,6 @@ def _reason(place: Place, device: Device, model: Mapping[str, Any]) -> str:
         missing = f", {bytes_text(model['missing_bytes'])} to come" if model["missing_bytes"] else ""
         phase = f"{model['phase']}{missing}" if model["phase"] not in ("", "done") else ""
         said = [phase, model["reason"], *device["problems"]]
-    elif place is Place.HELD and model["phase"] != "held":
+    elif place is Place.HELD and model["phase"] != HELD:
         said = [LEFT_ALONE]
     return ": ".join(filter(None, said)) or (SILENT if model is NO_MODEL else NOTHING_LEFT)

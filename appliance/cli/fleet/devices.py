@@ -9,7 +9,6 @@ import argparse
 import json
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,25 +16,31 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
-from appliance.cli.fleet.view import Row, add_showing, ago, left_s, settings_text, span, wishes_text
+from appliance.cli.fleet.view import Row, add_showing, ago, now_ms, settings_text, span, wishes_text
 from appliance.cli.help_text import folded
 from appliance.cli.numbers import natural
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.domain.quantity import counted
+from appliance.fleet.places import (
+    FAILURES,
+    HELD,
+    QUIET_S,
+    REVOKED,
+    Standing,
+    Whereabouts,
+    census,
+    done,
+    is_silent,
+    whereabouts,
+)
 
 CONFLICT: Final = f"{IN_CONFLICT}; look why, then 'appliance fleet resume {{name}}'"
 TITLES: Final = ("device", "group", "state", "seen", "document", "there", "(knows)", "models")
-QUIET_S: Final = 86_400
-WORDS: Final = {
-    "yes": "there",
-    "not yet": "not yet there",
-    "held": "held",
-    "conflict": "in conflict",
-    "revoked": "revoked",
-}
-"""Where a device is, in the order in which they are counted."""
-URGENT: Final = ("conflict", "not yet", "held", "yes", "revoked")
+THERE: Final = {Whereabouts.THERE: "yes", Whereabouts.NOT_YET: "not yet", Whereabouts.HELD: "held"}
+URGENT: Final = (
+    Whereabouts.CONFLICT, Whereabouts.NOT_YET, Whereabouts.HELD, Whereabouts.THERE, Whereabouts.REVOKED,
+)  # fmt: skip
 BELOW: Final = "  "
 
 
@@ -90,7 +95,8 @@ def _chosen(found: list[Any], *, not_there: bool, silent_s: int | None) -> list[
     """Those that are asked for: all where nothing is said."""
     if not not_there and silent_s is None:
         return found
-    silent = [silent_s is not None and _is_silent(each, silent_s) for each in found]
+    now = now_ms()
+    silent = [silent_s is not None and is_silent(_standing(each), now, silent_s) for each in found]
     return [
         each
         for each, is_silent in zip(found, silent, strict=True)
@@ -111,28 +117,27 @@ def _summary(found: Sequence[Any], group: str, silent_s: int = QUIET_S) -> str:
     """How many are where."""
     if not found:
         return f"no device is in the group '{printable(group)}'" if group else "no device was enrolled so far"
-    places = Counter(map(_place, found))
-    where = ", ".join(f"{places[place]:,} {word}" for place, word in WORDS.items() if places[place])
-    silent = Counter(each["seen_ms"] > 0 for each in found if _is_silent(each, silent_s))
+    counts = census(map(_standing, found), now_ms(), (silent_s,))
+    where = ", ".join(f"{counts.places[each]:,} {each}" for each in Whereabouts if counts.places.get(each))
     how_long = "a day" if silent_s == QUIET_S else span(silent_s)
-    quiet = f"; {silent[True]:,} not heard from for {how_long}" if silent[True] else ""
-    never = f"; {silent[False]:,} never heard from" if silent[False] else ""
-    return f"{counted(len(found), 'device')}: {where}{quiet}{never}"
+    quiet = f"; {counts.silent[0]:,} not heard from for {how_long}" if counts.silent[0] else ""
+    never = f"; {counts.never:,} never heard from" if counts.never else ""
+    return f"{counted(counts.devices, 'device')}: {where}{quiet}{never}"
 
 
-def _place(device: Any) -> str:
-    """Where it is, as ``WORDS`` has it."""
-    return str(device["state"]) if device["state"] in ("conflict", "revoked") else _there(device)
+def _standing(device: Any) -> Standing:
+    """The device, as far as it is counted."""
+    phases = [model["phase"] for model in device["models"]]
+    return Standing(device["state"], device["converged"], phases, device["seen_ms"])
 
 
-def _is_silent(device: Any, silent_s: int) -> bool:
-    """Whether it should ask and has not for so long, or never has."""
-    return device["state"] != "revoked" and left_s(device["seen_ms"]) < -silent_s
+def _place(device: Any) -> Whereabouts:
+    return whereabouts(_standing(device))
 
 
 def _is_amiss(device: Any) -> bool:
     """Whether somebody may have to do something about it."""
-    return device["state"] != "revoked" and (_place(device) != "yes" or bool(_problems(device)))
+    return device["state"] != REVOKED and (_place(device) != Whereabouts.THERE or bool(_problems(device)))
 
 
 def _rows(found: list[Any]) -> list[Row]:
@@ -152,11 +157,8 @@ def _rows(found: list[Any]) -> list[Row]:
 
 
 def _there(device: Any) -> str:
-    """Whether it has done what is wanted. One that did all but what a person holds there is not where it was wished:
-    who waits for the wish is told the same."""
-    if not device["converged"]:
-        return "not yet"
-    return "held" if any(model["phase"] == "held" for model in device["models"]) else "yes"
+    """Whether it has done what is wanted, in few words."""
+    return THERE[done(device["converged"], _standing(device).phases)]
 
 
 def _model_text(model: Any) -> str:
@@ -175,7 +177,7 @@ def _problems(device: Any) -> list[str]:
     reasons = [
         f"{model['name']} {model['phase']}: {model['reason']}"
         for model in device["models"]
-        if model["phase"] in ("failed", "refused", "held")
+        if model["phase"] in FAILURES or model["phase"] == HELD
     ]
     conflict = [CONFLICT.format(name=device["name"])] if device["state"] == "conflict" else []
     return [*conflict, *device["problems"], *reasons]

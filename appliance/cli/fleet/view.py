@@ -37,10 +37,12 @@ def settings_text(settings: Any) -> str:
 
 
 def _group_rows(found: list[Any]) -> list[Row]:
+    """A controller of an earlier release does not say how many are where."""
     return [
         (
             each["name"],
             each["devices"],
+            *(each.get(what, "-") for what in ("there", "failed", "silent")),
             ", ".join(filter(None, (wishes_text(each["wishes"]), settings_text(each["settings"])))) or "-",
         )
         for each in found
@@ -145,7 +147,12 @@ def ago(ms: int) -> str:
 
 def left_s(ms: int) -> float:
     """In how many seconds that is; below 0: it was."""
-    return ms / 1000 - time.time()
+    return (ms - now_ms()) / 1000
+
+
+def now_ms() -> float:
+    """The desk's clock."""
+    return time.time() * 1000
 
 
 def span(seconds: int) -> str:
@@ -230,8 +237,8 @@ def _check_audit(arguments: argparse.Namespace) -> int:
 
 
 GROUPS: Final = _command(
-    "Show the groups of devices, and what is wanted in them.", "/groups", ("group", "devices", "wanted"),
-    _group_rows,
+    "Show the groups of devices, how many of them are there, and what is wanted in them.", "/groups",
+    ("group", "devices", "there", "failed", "silent", "wanted"), _group_rows,
 )  # fmt: skip
 RELEASES: Final = _command(
     "Show the versions that were released, and what they take over the link.",

@@ -9,12 +9,13 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.fleet import devices
-from appliance.cli.fleet.session import PROFILE, Profile, write_profile
+from appliance.cli.fleet.session import PROFILE, Controller, Profile, write_profile
 from appliance.cli.main import main
 from appliance.domain.digest import digest_of
 from appliance.fleet import messages, records
@@ -176,10 +177,43 @@ def test_all_that_is_wanted_in_a_group_stands_in_one_column(
     for name in ("poll_s", "rate_bytes_per_s", "month_bytes", "month_day"):
         person.post("/settings", {"name": f"fleet.{name}", "group": "site", "value": 28})
     assert fleet("groups")[1].splitlines() == [
-        "group devices wanted",
-        "site  1       fleet.month_bytes=28, fleet.month_day=28, fleet.poll_s=28,",
-        "              fleet.rate_bytes_per_s=28",
+        "group devices there failed silent wanted",
+        "site  1       0     0      1      fleet.month_bytes=28, fleet.month_day=28,",
+        "                                  fleet.poll_s=28, fleet.rate_bytes_per_s=28",
     ]
+
+
+def test_groups_say_how_many_devices_are_there_failed_and_are_silent(
+    fleet: Fleet, desk: Desk, new_box: NewBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = ModelReport(name="m", phase="failed", reason="its worker died")
+    for name, group in (("a", "one"), ("b", "one"), ("c", "other")):
+        box = new_box(name, group=group)
+        box.polled()
+        told = {"root": 1, "timestamp": 1, "snapshot": 1, "targets": 1}
+        report = Report(device=name, generation=1, models=(failed,) * (name == "b"), converged=name != "b")
+        box.polled(**told, report=messages.encode(report), report_digest="x")
+    desk.now_ms += 86_400_001
+    desk.person().post("/devices/c/revoke")
+    new_box("d", group="one").polled()
+    new_box("e", group="other")
+    words = [line.split() for line in fleet("groups")[1].splitlines()]
+    assert words == [
+        ["group", "devices", "there", "failed", "silent", "wanted"],
+        ["one", "3", "1", "1", "2", "-"],
+        ["other", "2", "0", "0", "1", "-"],
+    ]
+    counted = [[each[what] for what in words[0][1:5]] for each in json.loads(fleet("groups", "--json")[1])]
+    assert counted == [[3, 1, 1, 2], [2, 0, 0, 1]]
+
+    get = Controller.get
+
+    def of_an_earlier_release(self: Controller, path: str, **query: Any) -> Any:
+        kept = ("name", "devices", "wishes", "settings")
+        return [{what: each[what] for what in kept} for each in get(self, path, **query)]
+
+    monkeypatch.setattr(Controller, "get", of_an_earlier_release)
+    assert fleet("groups")[1].splitlines()[1].split() == ["one", "3", "-", "-", "-", "-"]
 
 
 def test_the_audit_log_is_told_in_words_that_a_screen_sets_apart(
