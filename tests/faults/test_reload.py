@@ -195,6 +195,7 @@ def test_a_directory_that_vanishes_costs_no_request_and_is_taken_up_again(
     assert set(stream.outcomes) == {"OK"}
 
 
+@pytest.mark.timeout(240)
 def test_very_many_swaps_leave_hardly_any_memory(serve: Serve, tmp_path: Path) -> None:
     """What a swap leaves in the daemon is bounded: lines of history, and what the interpreter keeps to use again. A
     version's plans, its meter or a worker's lane that stayed would be more than 20 KB a swap."""
