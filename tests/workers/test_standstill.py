@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -90,7 +92,9 @@ def test_an_answer_that_waited_meanwhile_may_tell_of_it(
     result = RunResult(placed.item.ticket, ItemStatus.OK, ((1, 4),), (16,), 0, "")
     said = FrameWriter().frame(RunFinished(worker, BATCH, (result,), 1, pause_ns, 1))
     model = bench.load(worker, fake("wrong", say=said.hex()))
+    os.kill(bench.pids[worker], signal.SIGSTOP)  # else it might be heard at once
     bench.call(bench.pool.dispatch, worker, Run(BATCH, model, (placed.item,)))
+    os.kill(bench.pids[worker], signal.SIGCONT)
     assert wait([bench.pool._workers[worker].lane.fileno()], EVENT_TIMEOUT_S)
     stand_still(bench, clock, pause_ns)
     assert bench.event(RunFinished).run_ns == pause_ns
