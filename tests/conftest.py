@@ -30,8 +30,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What is forked has none of the threads that this process has. Garbage of gRPC that waits for one of them when it is
-# swept would wait for ever there, so what was made before is not swept by a child.
-os.register_at_fork(after_in_child=gc.freeze)
+# swept would wait for ever there, so a child sweeps nothing that was made before. It is frozen before the fork, for
+# hooks of other modules run in the child ahead of this one, and what they make may have the interpreter sweep.
+os.register_at_fork(before=gc.freeze, after_in_parent=gc.unfreeze, after_in_child=gc.freeze)
 
 Serve = Callable[..., ApplianceProcess]
 

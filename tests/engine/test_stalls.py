@@ -82,7 +82,35 @@ def test_each_lane_may_take_as_long_as_the_slowest_model_of_its_group() -> None:
     assert stage.look(*taught) == [2, 3]
     assert stage.asked == [NOW_NS + LOOK_NS]
     assert stage.look(*taught, now_ns=NOW_NS + LOOK_NS - 1) == [], "it looks only now and then"
-    assert stage.look(*taught, now_ns=NOW_NS + 2 * S) == [1, 2, 3]
+    ended = [stage.look(*taught, now_ns=NOW_NS + LOOK_NS * looks) for looks in range(1, 6)]
+    assert ended == [*[[2, 3]] * 4, [1, 2, 3]]
+
+
+def test_time_in_which_the_engine_stood_still_does_not_count() -> None:
+    """The worker may have stood still as well, and what it answered is read by a thread that did."""
+    stage, taught = Stage(lane1=NOW_NS - S, lane3=NOW_NS - S), (served(1, 1, 2), served(3, 2, 30))
+    assert stage.look(*taught) == []
+    stood = NOW_NS + LOOK_NS + 10 * S
+    stage.since_ns[2] = stood - 3 * S  # in the midst of it
+    assert stage.look(*taught, now_ns=stood) == []
+    then = [stage.look(*taught, now_ns=stood + LOOK_NS * looks) for looks in range(1, 11)]
+    assert then[:3] == [[]] * 3, "a second was over before, and a quarter of one was between two looks"
+    assert then[3:8] == [[1]] * 5
+    assert then[8:] == [[1, 2]] * 2
+
+
+def test_nor_does_any_of_several_such_times() -> None:
+    stage, taught = Stage(lane1=NOW_NS), (served(1, 1, 2),)
+    assert stage.look(*taught) == []
+    late = [stage.look(*taught, now_ns=NOW_NS + 4 * LOOK_NS * looks) for looks in range(1, 10)]
+    assert late == [*[[]] * 8, [1]]
+
+
+def test_a_first_look_for_long_tells_of_no_such_time() -> None:
+    stage, taught = Stage(), (served(1, 1, 2),)
+    assert stage.look(*taught) == []
+    stage.since_ns[1] = NOW_NS + S
+    assert stage.look(*taught, now_ns=NOW_NS + 4 * S) == [1], "nothing was in flight: no look was due"
 
 
 @pytest.mark.parametrize(("pause_ns", "ended"), [(LOOK_NS, [1]), (LOOK_NS + 1, [])])

@@ -261,6 +261,12 @@ class Troubles:
             threading.Event().wait(self._dice.uniform(0, 0.5))
             self._signal(pid, signal.SIGCONT)
 
+    def cease(self) -> None:
+        """Whoever still stands goes on: a worker that was stopped when no client had anything to ask of it was not
+        found out, and would take the next request for one that hangs."""
+        for pid in self._workers():
+            self._signal(pid, signal.SIGCONT)
+
     def reload(self) -> None:
         """Nothing has changed."""
         self._daemon.signal(signal.SIGHUP)
@@ -293,8 +299,11 @@ class Troubles:
                 self._signal(parent, signal.SIGKILL)
 
     def _worker(self) -> int:
-        pids = [int(worker["pid"]) for worker in self._daemon.status()["workers"] if worker["pid"]]
+        pids = self._workers()
         return self._dice.choice(pids) if pids else 0
+
+    def _workers(self) -> list[int]:
+        return [int(worker["pid"]) for worker in self._daemon.status()["workers"] if worker["pid"]]
 
     def _signal(self, pid: int, number: int) -> None:
         try:
@@ -337,6 +346,7 @@ def run(seconds: float, seed: int) -> Report:
                 clients.stop()
             after = daemon.until("an empty house", is_empty, timeout_s=60.0)
             _check(before, after, ledger)
+            troubles.cease()
             _still_serves(daemon)
             if daemon.stop():
                 raise Broken(f"the daemon ended with {daemon.process.returncode}:\n{daemon.log()[-4000:]}")

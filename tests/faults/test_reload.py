@@ -254,6 +254,7 @@ def tries(log: str, key: str) -> int:
     return sum(key in line for line in lines)
 
 
+@pytest.mark.timeout(240)
 def test_very_many_swaps_leave_hardly_any_memory(serve: Serve, tmp_path: Path) -> None:
     """What a swap leaves in the daemon is bounded: lines of history, and what the interpreter keeps to use again. A
     version's plans, its meter or a worker's lane that stayed would be more than 20 KB a swap."""

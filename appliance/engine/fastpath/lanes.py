@@ -8,8 +8,9 @@ hangs (``hangs``); that is looked at now and then, and only as long as something
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
@@ -125,9 +126,20 @@ class Lanes:
 LOOK_NS: Final = 250_000_000
 """How often lanes are looked at, however many turns there are; while nothing is in flight, only after turns."""
 
+PAUSES_MAX: Final = 64
+"""That are remembered, of those during what is in flight."""
+
 Bound = tuple[int, bool]
-"""How long a lane may be without progress, and whether that is less than workers allow: then it does not count where
-the engine looks late itself, as on a machine that stood still."""
+"""How long a lane may be without progress, and whether that is less than workers allow: then nothing is ended where
+the engine looks late itself."""
+
+
+class _Pause(NamedTuple):
+    """A look came so much later than it was asked for: the engine stood still, as its machine may have, and that time
+    counts against no worker."""
+
+    end_ns: int
+    length_ns: int
 
 
 class Stalls:
@@ -139,6 +151,7 @@ class Stalls:
         self._look_ns = 0
         self._asked = False
         """Whether there is a turn at ``_look_ns``."""
+        self._pauses: deque[_Pause] = deque(maxlen=PAUSES_MAX)
 
     def look(
         self, front_end: LeasingFrontEnd, groups: Mapping[int, int], versions: Iterable[Served], now_ns: int
@@ -149,17 +162,25 @@ class Stalls:
             if groups and not self._asked:  # what has begun since may be all that there is for long
                 self._ask()
             return
-        late = now_ns - self._look_ns > LOOK_NS
+        late_ns = now_ns - self._look_ns
+        late = late_ns > LOOK_NS
+        if late and self._asked:
+            self._pauses.append(_Pause(now_ns, late_ns))
         self._look_ns, self._asked = now_ns + LOOK_NS, False
         owing = [(lane, since_ns) for lane in groups if (since_ns := front_end.load(lane)[2])]
         if not owing:
+            self._pauses.clear()
             return
         bounds = self._bounds({groups[lane] for lane, _ in owing}, versions)
         for lane, since_ns in owing:
             bound_ns, tighter = bounds[groups[lane]]
-            if now_ns - since_ns > bound_ns and not (tighter and late):
+            if now_ns - since_ns - self._stood_still_ns(since_ns) > bound_ns and not (tighter and late):
                 self._workers.kill(lane, ExitCause.HUNG)
         self._ask()
+
+    def _stood_still_ns(self, since_ns: int) -> int:
+        """For how long of the time since then."""
+        return sum(min(length_ns, max(0, end_ns - since_ns)) for end_ns, length_ns in self._pauses)
 
     def _ask(self) -> None:
         self._asked = True

@@ -72,12 +72,13 @@ COUNT_MAX: Final = 1 << 31
 
 class _Owed(NamedTuple):
     """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
-    early load that a page-in belongs to and begins with the end of."""
+    early load that a page-in belongs to and begins with the end of. ``pauses_ns`` may be in the times that are said."""
 
     asked: Asked
     contract: ModelContract | None
     timeout_ns: int
     after: Load | None = None
+    pauses_ns: int = 0
 
 
 class Awaited(NamedTuple):
@@ -151,6 +152,13 @@ class PendingReplies:
                 asked, most_ms = type(owed.asked), owed.timeout_ns // 1_000_000
                 return f"{_NAMES[asked]} took longer than {most_ms} ms{_ADVICE.get(asked, '')}"
         return ""
+
+    def pardon(self, pause_ns: int) -> None:
+        """The daemon stood still for ``pause_ns``, and the worker may have: its own clock went on."""
+        self._owed, self._background = (
+            deque(owed._replace(pauses_ns=owed.pauses_ns + pause_ns) for owed in line)
+            for line in (self._owed, self._background)
+        )
 
     def batches(self) -> tuple[int, ...]:
         """Unfinished batches, the running one first."""
@@ -364,7 +372,8 @@ class PendingReplies:
 
 def _check_times(owed: _Owed, *durations_ns: int) -> None:
     """Raise MessageInvalid unless all of this can have passed since it was asked for: what takes longer is ended."""
-    if not 0 <= min(durations_ns) <= max(durations_ns) <= owed.timeout_ns + SLACK_NS:
+    most_ns = owed.timeout_ns + owed.pauses_ns + SLACK_NS
+    if not 0 <= min(durations_ns) <= max(durations_ns) <= most_ns:
         raise MessageInvalid("times that cannot have passed")
 
 

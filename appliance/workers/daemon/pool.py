@@ -22,6 +22,7 @@ from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.forms_on_disk import after_builder, for_worker, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended, was_killed
+from appliance.workers.daemon.watch import Watch
 from appliance.workers.daemon.zygote_client import ZygoteClient
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
@@ -62,7 +63,6 @@ from appliance.workers.port import (
 from appliance.workers.settings import WorkerSettings
 
 NS_PER_MS: Final = 1_000_000
-WATCH_INTERVAL_S: Final = 0.05
 KILL_GRACE_NS: Final = 5_000_000_000
 LAST_WORDS_READS_MAX: Final = 16
 """Far more than the buffer of a socket holds."""
@@ -93,7 +93,7 @@ class WorkerPool:
         self._support = kernel_support()
         self._arena = arena
         self._zygote = ZygoteClient(runtimes, loop, self._zygote_said, self._zygote_died)
-        self._watching: asyncio.TimerHandle | None = None
+        self._watch = Watch(loop, self._look)
         self._empty: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
@@ -108,8 +108,7 @@ class WorkerPool:
             self._empty = self._loop.create_future()
             await asyncio.wait([self._empty], timeout=grace_s)
         await self._zygote.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        self._watch.cancel()
         for state in list(self._workers.values()):
             state.cause = state.cause or ExitCause.STOPPED
             self._gone(state, "killed at shutdown")
@@ -249,7 +248,7 @@ class WorkerPool:
         if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._send(state, Stop())
-        self._watch()
+        self._watch.ask()
 
     def kill(self, worker: int, cause: ExitCause) -> None:
         """End the worker now."""
@@ -270,7 +269,7 @@ class WorkerPool:
             state.background_ns = time.monotonic_ns()
         elif not background and state.pending.in_line == 1:
             state.since_ns = time.monotonic_ns()
-        self._watch()
+        self._watch.ask()
 
     def _ask_in_background(self, worker: int, message: BackgroundTask, *, background: bool) -> None:
         """Ask for something that is done beside the line. A worker that is gone has said so by WorkerExited."""
@@ -326,6 +325,7 @@ class WorkerPool:
 
     def _hear(self, state: WorkerProcess) -> bool:
         """Turn what the worker said into events; false when there was nothing to read."""
+        self._pardon()  # what it says may be of that time
         try:
             messages = state.lane.receive()
             if messages is None or state.cause is ExitCause.NONSENSE:
@@ -370,7 +370,7 @@ class WorkerPool:
             self._loop.call_soon(self._gone, state, detail)
         else:
             self._zygote.kill(state.id)
-        self._watch()
+        self._watch.ask()
 
     def _lane_ended(self, state: WorkerProcess) -> None:
         """The worker's side of the lane is closed: its process is ending and touches no tensors any more."""
@@ -380,7 +380,7 @@ class WorkerPool:
         if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
-        self._watch()
+        self._watch.ask()
         if state.orphaned and not state.pid:
             self._gone(state, state.detail)  # nobody said which process it is
 
@@ -426,7 +426,7 @@ class WorkerPool:
             state.detail = state.detail or reason
             if not state.pid:
                 self._listen(state)
-        self._watch()
+        self._watch.ask()
 
     def _gone(self, state: WorkerProcess, detail: str, *, blamed: bool = False) -> None:
         """Tell that a worker is no more, and forget it. ``blamed``: it never was, because of what it was to load."""
@@ -453,19 +453,21 @@ class WorkerPool:
 
     # --- watching the time
 
-    def _watch(self) -> None:
-        if self._watching is None:
-            self._watching = self._loop.call_later(WATCH_INTERVAL_S, self._look)
+    def _pardon(self) -> None:
+        """Leave time in which this process stood still out of what workers took."""
+        if pause_ns := self._watch.standstill_ns():
+            for state in self._workers.values():
+                state.pardon(pause_ns, time.monotonic_ns())
 
     def _look(self) -> None:
         """End what takes too long; look again while anything is awaited."""
-        self._watching = None
+        self._pardon()
         now = time.monotonic_ns()
         for state in list(self._workers.values()):
             if state.pid or state.cause is not None:
                 self._judge(state, now)
         if any(state.is_awaited for state in self._workers.values()):
-            self._watch()
+            self._watch.ask()
 
     def _judge(self, state: WorkerProcess, now_ns: int) -> None:
         if state.orphaned:

@@ -112,6 +112,12 @@ class WorkerProcess:
             memory_bytes=self.held.took(said.model, asked.version, said.memory_bytes),
         )
 
+    def pardon(self, pause_ns: int, now_ns: int) -> None:
+        """Leave a pause that ends at ``now_ns`` out of what it took."""
+        self.since_ns = min(self.since_ns + pause_ns, now_ns)
+        self.background_ns = min(self.background_ns + pause_ns, now_ns)
+        self.pending.pardon(pause_ns)
+
     def overdue(self, now_ns: int) -> tuple[ExitCause, str] | None:
         """As what, and why, it is to be killed now; None while it may take its time."""
         busy_ns = now_ns - self.since_ns
