@@ -70,7 +70,7 @@ def _beside_golden(found: Equivalence, after: Runner, progress: Progress) -> Equ
     try:
         golden = open_golden(after.version)
     except LoadFailed as error:
-        return replace(found, refusal=_refusal(after.version, error, None))
+        return replace(found, refusal=_box_refusal(after.version, error, None))
     if golden is None:
         return found
     cases = golden.set.cases
@@ -80,7 +80,7 @@ def _beside_golden(found: Equivalence, after: Runner, progress: Progress) -> Equ
             run_golden(after.loaded, golden._replace(set=replace(golden.set, cases=(case,))))
     except AssessmentFailed as error:
         far = _how_far(Judge(golden.set, golden.tensors), after, progress)
-        return replace(found, refusal=_refusal(after.version, error, far))
+        return replace(found, refusal=_box_refusal(after.version, error, far))
     return replace(found, cases=len(cases))
 
 
@@ -93,7 +93,7 @@ def _how_far(judge: Judge, after: Runner, progress: Progress) -> OutputAccuracy 
     return max((each for each in outputs if each.reason), key=lambda each: each.of_limit, default=None)
 
 
-def _refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy | None) -> str:
+def _box_refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy | None) -> str:
     """Why a box would not serve it, and what to do."""
     text = f"a box would refuse it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
     if far is None or not far.absolute:  # what must be equal has no difference
