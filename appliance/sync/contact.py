@@ -20,7 +20,7 @@ from appliance.sync.backoff import ASKED_S_MOST, Backoff
 from appliance.sync.box import Box
 from appliance.sync.budget import CONTROL, Bound
 from appliance.sync.freshness import is_worth_keeping
-from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, request_for_renewal
+from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, regroup, request_for_renewal
 from appliance.sync.identity import renew as take_renewed
 from appliance.sync.link import Link, LinkFailed, Trouble
 from appliance.sync.progress import after_answer
@@ -206,11 +206,13 @@ def _for_prompting(report: Report) -> Report:
 
 
 def take_answer(box: Box, polled: Polled) -> None:
-    """Trust what can be trusted of an answer, and note the contact. One that was carried here says no time, and is
-    kept: there are few of them, and the next one may be weeks away."""
+    """Trust what can be trusted of an answer, and note the contact. One that was carried here says no time and no
+    group, and is kept: there are few of them, and the next one may be weeks away."""
     before = box.trusted.counters.timestamp
     trusted, refused = trust.examine(box.trusted, polled, box.identity.device)
     box.trust(trusted)
+    if polled.now_ms and polled.group != box.identity.group:
+        box.identity = regroup(box.folder, box.identity, polled.group)
     progress, rose = box.progress, trusted.counters.timestamp > before
     ahead_ms = polled.now_ms - box.clock.wall_ms()
     if not polled.now_ms or abs(ahead_ms - progress.clock_ahead_ms) < 1000:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from appliance.cli.main import main
 from appliance.config.fleet import FleetConfig
@@ -16,14 +17,16 @@ from appliance.sync import by_hand
 from appliance.sync.agent import Agent
 from appliance.sync.box import Box as AgentBox
 from appliance.sync.box import Clock, Settings
-from appliance.sync.contact import Conversation
+from appliance.sync.contact import Conversation, take_answer
 from appliance.sync.freshness import Instant, freshness
+from appliance.sync.identity import read_identity
 from appliance.sync.link import Link
 from appliance.sync.spending import Spending
 from appliance.sync.streams import Streams
 from appliance.sync.telling import Telling
+from tests.trust.repository import DEVICE, polled
 from tests.trust.test_bundle_commands import Box, box, bundle
-from tests.trust.test_sneakernet import WAY
+from tests.trust.test_sneakernet import METADATA, WAY
 
 __all__ = ["box", "bundle"]
 
@@ -104,6 +107,18 @@ def test_the_contact_of_an_import_is_kept_when_the_agent_is_started_anew(box: Bo
             assert by_hand.take(inner) == 1
     with agent_of(box, 70_000) as inner:
         assert freshness(inner.progress.contact, inner.clock.instant()).heard_ms == 10_000
+
+
+def test_the_group_that_the_controller_tells_is_kept_and_a_bundle_tells_none(box: Box, bundle: Path) -> None:
+    for group in ("sites", "pilot", ""):
+        with agent_of(box) as inner:
+            take_answer(inner, structs.replace(polled(METADATA), now_ms=1, group=group))
+            assert inner.identity.group == group
+            assert main(["bundle", "import", str(bundle), "--state-dir", str(box.state)]) == 0
+            assert by_hand.take(inner) == 1
+        kept = read_identity(box.state)
+        assert kept is not None
+        assert (kept.device, kept.url, kept.group) == (DEVICE, "https://c:1", group)
 
 
 def test_half_of_what_was_carried_keeps_no_agent_busy(box: Box, bundle: Path) -> None:
