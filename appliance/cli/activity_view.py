@@ -169,6 +169,7 @@ def as_json(found: Interval) -> dict[str, Any]:
     snapshot = found.now
     return {
         "server": snapshot.server,
+        "site": snapshot.site,
         "accepting": snapshot.accepting,
         "uptime_s": round(snapshot.uptime_s, 3),
         "queued_requests": snapshot.queued_requests,
@@ -237,7 +238,8 @@ def _model_json(activity: Activity) -> dict[str, Any]:
 
 
 def _heading(snapshot: Snapshot) -> Text:
-    text = Text(f"{printable(snapshot.server)}, up {_duration(snapshot.uptime_s)}, ")
+    site = f"{printable(snapshot.site)}: " if snapshot.site else ""
+    text = Text(f"{site}{printable(snapshot.server)}, up {_duration(snapshot.uptime_s)}, ")
     text.append("serving" if snapshot.accepting else "draining", "green" if snapshot.accepting else "yellow")
     used, limit = snapshot.arena_used_bytes / MEBIBYTE, snapshot.arena_limit_bytes / MEBIBYTE
     text.append(

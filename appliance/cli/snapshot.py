@@ -137,6 +137,8 @@ class Snapshot:
     """An appliance at one moment."""
 
     server: str
+    site: str
+    """Which device of its fleet it is, and of which group; "": it belongs to none, or does not tell."""
     accepting: bool
     now_ns: int
     started_ns: int
@@ -182,6 +184,11 @@ def _server_words(server: Mapping[str, Any]) -> str:
     return f"{words} ({server['front_end']})" if server.get("front_end") else words
 
 
+def _site_words(fleet: Mapping[str, Any]) -> str:
+    device, group = fleet.get("device", ""), fleet.get("group", "")
+    return f"{device}, group {group}" if group else device
+
+
 def parse(document: bytes, url: str) -> Snapshot:
     """Read the document that came from ``url``; raises CommandFailed when it is not one of FORMAT."""
     return understood(document, url, _snapshot)
@@ -210,6 +217,7 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         Snapshot,
         fields,
         server=_server_words(fields["server"]),
+        site=_site_words(fields.get("fleet") or {}),
         slots=sum(each["count"] for each in slots),
         slots_used=sum(each["used"] for each in slots),
         workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),

@@ -183,6 +183,7 @@ class Contact:
             renew=left < RENEW_BEFORE,
             wants_report=wants_report,
             roots=tuple(newer[:ROOTS_PER_ANSWER_MAX]),
+            group=device.in_group,
         )
         if metadata is None:
             return answer

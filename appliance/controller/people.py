@@ -32,6 +32,7 @@ from appliance.controller.schemas import (
     SettingRequest,
     TokenInfo,
     TokenMade,
+    TokenWithdrawn,
     WantRequest,
     Wish,
 )
@@ -102,13 +103,15 @@ class People:
             rows.note(now_ms, who, "token", name=request.name, role=request.role)
         return TokenMade(request.name, token, expires)
 
-    def revoke_token(self, name: str, who: str, now_ms: int) -> Changed:
+    def revoke_token(self, name: str, who: str, now_ms: int) -> TokenWithdrawn:
         """The token is good for nothing any more. Raises Unknown."""
         with self._store.transaction() as rows:
             if not rows.change(tables.tokens, {"name": name}, revoked=True):
                 raise Unknown(f"there is no token '{name}'")
             rows.note(now_ms, who, "token-revoked", name=name)
-        return Changed(0)
+            admins = rows.all(tables.tokens, "name", "expires_ms", "revoked", role=tokens.ADMIN)
+        left = any(not each.revoked and now_ms < each.expires_ms for each in admins)
+        return TokenWithdrawn(0, not left and any(each.name == name for each in admins))
 
     def tokens(self) -> list[TokenInfo]:
         """All tokens, without themselves."""

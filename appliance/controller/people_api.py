@@ -40,6 +40,7 @@ from appliance.controller.schemas import (
     SettingRequest,
     TokenInfo,
     TokenMade,
+    TokenWithdrawn,
     WantRequest,
     Withdrawn,
 )
@@ -210,7 +211,7 @@ class PeopleApi:
                 lambda asked: people.person_token(asked.body, asked.who, asked.now_ms), "admin",
             ),
             _post(
-                "/tokens/{name}/revoke", "withdraw a token", Changed, None,
+                "/tokens/{name}/revoke", "withdraw a token", TokenWithdrawn, None,
                 lambda asked: people.revoke_token(asked.path["name"], asked.who, asked.now_ms), "admin",
             ),
         )  # fmt: skip

@@ -238,6 +238,12 @@ class Replaced(Changed, frozen=True):
     before: bool
 
 
+class TokenWithdrawn(Changed, frozen=True):
+    """A token that was withdrawn; ``last_admin``: it was an admin's, and no other one of an admin is good."""
+
+    last_admin: bool
+
+
 class Failure(Struct, frozen=True):
     """Why a request was refused: a ``code`` for programs, and a text."""
 

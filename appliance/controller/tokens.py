@@ -15,7 +15,8 @@ from appliance.controller import tables
 from appliance.controller.fleet_store import Rows, View
 from appliance.domain.digest import digest_of
 
-ROLES: Final = ("viewer", "operator", "admin")
+ADMIN: Final = "admin"
+ROLES: Final = ("viewer", "operator", ADMIN)
 """Each may do what those before it may."""
 ENROLMENT: Final = "enrolment"
 PERSON: Final = "person"

@@ -40,6 +40,7 @@ from appliance.engine.ticker import Ticker
 from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, this_cpu
 from appliance.engine.versions.record_files import FileRecords
 from appliance.engine.versions.records import MemoryRecords, Records
+from appliance.fleet.membership import Membership
 from appliance.frontend.choice import (
     ControlSocket,
     chosen,
@@ -139,7 +140,7 @@ def make_parts(
     meters = _make_meters(
         engine, front_end, figures, quotas, tracer, backend, certificates, devices, processor
     )
-    meters = replace(meters, unused_gpus=repository.unused)
+    meters = replace(meters, unused_gpus=repository.unused, membership=lambda: _membership(outlet))
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -410,6 +411,11 @@ def _make_outlet(config: ApplianceConfig, meters: Meters, records: Records, log:
     outlet = Outlet(Path(config.state_dir).absolute(), config.fleet.outbox_bytes, sight)
     log.listen(outlet.heard)
     return outlet
+
+
+def _membership(outlet: Outlet | None) -> Membership | None:
+    """Who the box is in its fleet, as the outlet saw last."""
+    return None if outlet is None else outlet.membership
 
 
 def wall_ms() -> int:

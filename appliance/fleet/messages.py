@@ -149,7 +149,8 @@ class Poll(Struct, frozen=True, array_like=True, kw_only=True):
 class Polled(Struct, frozen=True, array_like=True, kw_only=True):
     """What the box does not have: signed metadata, the roots one after another, and the document; nothing where it has
     the newest. ``now_ms`` is the controller's clock, ``poll_s`` when to come again, ``renew`` whether the certificate
-    should be renewed, ``wants_report`` whether it lacks the report of that digest."""
+    should be renewed, ``wants_report`` whether it lacks the report of that digest, ``group`` that of the device, to be
+    shown ("": none, or a controller of an earlier release)."""
 
     now_ms: Count
     poll_s: Count
@@ -160,6 +161,7 @@ class Polled(Struct, frozen=True, array_like=True, kw_only=True):
     snapshot: Metadata = b""
     targets: Metadata = b""
     document: Annotated[bytes, Meta(max_length=DOCUMENT_BYTES_MAX)] = b""
+    group: Annotated[str, Meta(pattern=r"^([a-z0-9_-][a-z0-9._-]{0,63})?$(?!\n)")] = ""
 
 
 class Batch(Struct, frozen=True, array_like=True, kw_only=True):

@@ -19,10 +19,11 @@ from appliance.sync import trust
 from appliance.sync.backoff import ASKED_S_MOST, Backoff
 from appliance.sync.box import Box
 from appliance.sync.budget import CONTROL, Bound
-from appliance.sync.freshness import heard, is_worth_keeping
-from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, request_for_renewal
+from appliance.sync.freshness import is_worth_keeping
+from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, regroup, request_for_renewal
 from appliance.sync.identity import renew as take_renewed
 from appliance.sync.link import Link, LinkFailed, Trouble
+from appliance.sync.progress import after_answer
 from appliance.sync.reporting import without_figures
 from appliance.sync.spending import Spending
 from appliance.sync.telling import Telling
@@ -205,21 +206,21 @@ def _for_prompting(report: Report) -> Report:
 
 
 def take_answer(box: Box, polled: Polled) -> None:
-    """Trust what can be trusted of an answer, and note the contact. One that was carried here says no time."""
+    """Trust what can be trusted of an answer, and note the contact. One that was carried here says no time and no
+    group, and is kept: there are few of them, and the next one may be weeks away."""
     before = box.trusted.counters.timestamp
     trusted, refused = trust.examine(box.trusted, polled, box.identity.device)
     box.trust(trusted)
-    now = box.clock.instant()
-    progress, latest = box.progress, box.progress.contact
-    if refused is None:
-        latest = heard(latest, now, rose=trusted.counters.timestamp > before)
-    problem = "" if refused is None else f"{refused.code}: {refused.text}"
+    if polled.now_ms and polled.group != box.identity.group:
+        box.identity = regroup(box.folder, box.identity, polled.group)
+    progress, rose = box.progress, trusted.counters.timestamp > before
     ahead_ms = polled.now_ms - box.clock.wall_ms()
     if not polled.now_ms or abs(ahead_ms - progress.clock_ahead_ms) < 1000:
         ahead_ms = progress.clock_ahead_ms
-    after = structs.replace(progress, contact=latest, problem=problem, clock_ahead_ms=ahead_ms)
+    after = after_answer(progress, refused, box.clock.instant(), rose=rose)
+    after = structs.replace(after, clock_ahead_ms=ahead_ms)
     kept = structs.replace(after, contact=progress.contact)
-    if kept != progress or is_worth_keeping(progress.contact, latest):
+    if kept != progress or not polled.now_ms or is_worth_keeping(progress.contact, after.contact):
         box.note(after)
     else:
         box.progress = after

@@ -10,9 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -34,6 +33,8 @@ from msgspec import Meta
 from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import is_name
 from appliance.durable import Folder, RealFolder, make_own_directory, read_whole, remove_file, replace_file
+from appliance.fleet import membership
+from appliance.fleet.membership import MEMBERSHIP_BYTES_MAX, Membership, MembershipUnreadable
 from appliance.fleet.messages import Enrolled, Renewed
 from appliance.store.layout import FLEET
 from appliance.store.privacy import check_own
@@ -75,11 +76,13 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who the box is. ``folder`` is where its files lie."""
+    """Who the box is. ``folder`` is where its files lie; ``group`` is that of the device as it was told last ("":
+    none)."""
 
     device: str
     url: str
     folder: Path
+    group: str = ""
 
     def tls(self) -> ssl.SSLContext:
         """How the controller is talked to: both sides prove who they are, and no clock is asked. Raises NotEnrolled."""
@@ -153,15 +156,14 @@ def read_identity(state: Path) -> Identity | None:
     place = state / FLEET
     try:
         with (place / CONTROLLER).open("rb") as file:
-            said = json.loads(file.read(FILE_BYTES_MAX))
-        identity = Identity(device=said["device"], url=said["url"], folder=place)
+            said = membership.decode(file.read(MEMBERSHIP_BYTES_MAX))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, MembershipUnreadable) as error:
         raise NotEnrolled(f"'{place / CONTROLLER}' cannot be read; enrol this box again") from error
-    if not (isinstance(identity.url, str) and isinstance(identity.device, str) and is_name(identity.device)):
+    if not is_name(said.device):
         raise NotEnrolled(f"'{place / CONTROLLER}' names no device; enrol this box again")
-    return identity
+    return Identity(device=said.device, url=said.url, folder=place, group=said.group)
 
 
 def request_for_enrolment(folder: Folder) -> str:
@@ -189,9 +191,16 @@ def enrol(folder: Folder, url: str, enrolled: Enrolled) -> None:
         raise EnrolmentInvalid(f"the controller's root of trust is none: {error}") from error
     _replace_private(folder, AUTHORITIES, enrolled.authorities.encode())
     _replace_private(folder, IDENTITY, _pem_of(key) + enrolled.certificate.encode())
-    said = json.dumps({"device": enrolled.device, "url": url})
-    _replace_private(folder, CONTROLLER, said.encode())
+    _replace_private(folder, CONTROLLER, membership.encode(Membership(device=enrolled.device, url=url)))
     remove_file(folder, PENDING)
+
+
+def regroup(folder: Folder, identity: Identity, group: str) -> Identity:
+    """The same box, of that group from now on as its controller says; it is kept for whoever shows it. Raises
+    OSError."""
+    said = Membership(device=identity.device, url=identity.url, group=group)
+    _replace_private(folder, CONTROLLER, membership.encode(said))
+    return replace(identity, group=group)
 
 
 def request_for_renewal(folder: Folder) -> str:

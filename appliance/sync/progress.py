@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.durable import Folder, read_whole, replace_file
 from appliance.fleet.documents import Setting
-from appliance.sync.freshness import Contact
+from appliance.sync.freshness import Contact, Instant, heard
+from appliance.sync.signed_metadata import Refused
 
 FILE: Final = "agent.json"
 TEMPORARY: Final = "agent.new"
@@ -38,6 +39,14 @@ def read(folder: Folder) -> Progress:
         return msgspec.json.decode(data, type=Progress) if data else Progress()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Progress()
+
+
+def after_answer(progress: Progress, refused: Refused | None, now: Instant, *, rose: bool) -> Progress:
+    """With an answer of the controller, from afar or carried here, of which all was taken but what was ``refused``;
+    ``rose``: the timestamp got a higher version."""
+    if refused is not None:
+        return structs.replace(progress, problem=f"{refused.code}: {refused.text}")
+    return structs.replace(progress, contact=heard(progress.contact, now, rose=rose), problem="")
 
 
 def keep(folder: Folder, progress: Progress) -> None:

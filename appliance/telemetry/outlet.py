@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from appliance.core.rollout.records import Change
 from appliance.domain.errors import ApplianceError
+from appliance.fleet.membership import MEMBERSHIP_BYTES_MAX, Membership, MembershipUnreadable, decode
 from appliance.fleet.records import Event
 from appliance.store.full_disk import reason_of
 from appliance.store.layout import ENROLLED
@@ -56,9 +57,12 @@ class Sight:
 
 
 class Outlet:
-    """See the module. ``state`` is the state directory, ``limit_bytes`` bounds what may wait there to be sent."""
+    """See the module. ``state`` is the state directory, ``limit_bytes`` bounds what may wait there to be sent.
+    ``membership`` is who the box was in its fleet at the last look; None: it belonged to none, or that could not be
+    read."""
 
     def __init__(self, state: Path, limit_bytes: int, sight: Sight, period_s: float = PERIOD_S) -> None:
+        self.membership: Membership | None = None
         self._state = state
         self._limit = limit_bytes
         self._sight = sight
@@ -95,6 +99,7 @@ class Outlet:
 
     def _run(self) -> None:
         ended = False
+        self.membership = _membership(self._state)
         while not ended:
             ended = self._end.wait(self._period_s)
             self._complain(self._attempt())
@@ -103,6 +108,7 @@ class Outlet:
 
     def _attempt(self) -> str:
         """Tell what there is, where there is somebody to tell it; gives why that cannot be, "" where it could."""
+        self.membership = _membership(self._state)
         try:
             if (self._state / ENROLLED).exists():
                 self._tell()
@@ -157,3 +163,11 @@ class Outlet:
 def _text(value: object) -> str:
     """As text that can be sent, not too long of it: names of files may hold what is none."""
     return str(value)[:FIELD_CHARACTERS].encode("utf-8", "replace").decode()
+
+
+def _membership(state: Path) -> Membership | None:
+    try:
+        with (state / ENROLLED).open("rb") as file:
+            return decode(file.read(MEMBERSHIP_BYTES_MAX))
+    except (OSError, MembershipUnreadable):
+        return None

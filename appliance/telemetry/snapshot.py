@@ -15,6 +15,7 @@ from appliance.domain.device import CPU, DeviceName
 from appliance.domain.device_reading import DeviceFigures, VersionEnergy
 from appliance.domain.energy import InferenceEnergy, ProcessorEnergy, inference_energy
 from appliance.domain.model import VersionState
+from appliance.fleet.membership import Membership
 from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
 
@@ -368,6 +369,8 @@ class Snapshot:
     """What versions on the processor used; None: nothing tells."""
     kwh_price: float = 0.0
     """What a kWh costs; 0: not known."""
+    membership: Membership | None = None
+    """Who the box is in its fleet; None: it belongs to none, or that cannot be read."""
 
     def inference_energy(self, version: VersionStatus) -> InferenceEnergy | None:
         """Of a row of ``version`` on the device that it runs on now; None where it is not known."""
@@ -403,6 +406,7 @@ class Meters:
     unused_gpus: str = ""
     processor: Callable[[EngineStatus], ProcessorEnergy | None] = lambda _: None
     kwh_price: float = 0.0
+    membership: Callable[[], Membership | None] = lambda: None
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -423,4 +427,5 @@ class Meters:
             unused_gpus=self.unused_gpus,
             processor=self.processor(engine),
             kwh_price=self.kwh_price,
+            membership=self.membership(),
         )

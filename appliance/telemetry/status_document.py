@@ -18,6 +18,7 @@ from appliance.domain.device_reading import DeviceFigures, VersionEnergy, fault_
 from appliance.domain.energy import ProcessorEnergy, inference_energy
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
+from appliance.fleet.membership import Membership
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
@@ -45,6 +46,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
             "pid": snapshot.pid,
             "addresses": {protocol: list(urls) for protocol, urls in snapshot.addresses.items()},
         },
+        "fleet": _fleet_document(snapshot.membership),
         "accepting": status.accepting,
         "now_ns": status.now_ns,
         "started_ns": status.started_ns,
@@ -68,6 +70,10 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
     }
+
+
+def _fleet_document(membership: Membership | None) -> Json:
+    return None if membership is None else {"device": membership.device, "group": membership.group}
 
 
 def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[str, Json]:

@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 URL = "127.0.0.1:8000"
 
 
-def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0) -> Snapshot:
+def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0, **more: object) -> Snapshot:
     worker = {"worker": 4, "pid": 77, "state": "ready", "models": [], "memory_bytes": 1 << 20, "restarts": 0}
     return parse(
         json.dumps(
@@ -29,6 +29,7 @@ def document(now_s: int, models: list[dict[str, Any]], started_s: int = 0) -> Sn
                 "now_ns": now_s * SECOND, "started_ns": started_s * SECOND, "uptime_ms": 0, "queued_requests": 0,
                 "queued_bytes": 0, "running_requests": 0, "arena_used_bytes": 0, "arena_limit_bytes": 1,
                 "bounds_us": [10, 20, 40], "workers": [worker], "models": models, "a_field_of_tomorrow": 1,
+                **more,
             }
         ).encode(),
         URL,
@@ -125,6 +126,16 @@ def test_the_store_and_what_is_near_are_told() -> None:
     )
     assert heading(told).endswith(", store 3.0 MiB, 5.0 GiB free on its disk\nThe certificate ends.")
     assert "store 3.0 MiB of 1.0 GiB" in heading(replace(told, store_quota_bytes=1 << 30))
+
+
+def test_which_site_it_is_stands_before_all_else() -> None:
+    now = document(10, [])
+    assert heading(now).startswith("appliance 9, up ")
+    told = document(10, [], fleet={"device": "north", "group": "sites"})
+    assert heading(told).startswith(f"north, group sites: {heading(now)}")
+    assert as_json(Interval(now=told))["site"] == "north, group sites"
+    assert heading(document(10, [], fleet={"device": "north", "group": ""})).startswith("north: ")
+    assert heading(document(10, [], fleet=None)) == heading(now)
 
 
 def heading(snapshot: Snapshot) -> str:

@@ -36,7 +36,8 @@ def offer(controller: ControllerDouble, tmp_path: Path, capsys: pytest.CaptureFi
         if answer:
             write_expected(source, answer)
         package = tmp_path / f"m-{version}.model"
-        assert main(["model", "pack", str(source), "--version", str(version), "-o", str(package)]) == 0
+        words = ("--version", str(version), "-o", str(package), *["--no-proof"] * bool(answer))
+        assert main(["model", "pack", str(source), *words]) == 0
         capsys.readouterr()
         before = tmp_path / f"m-{version - 1}.model"
         return controller.offer(package, before if before.exists() else None)

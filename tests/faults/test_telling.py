@@ -11,6 +11,8 @@ from onnx import TensorProto
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.durable import RealFolder
+from appliance.fleet.membership import Membership
+from appliance.fleet.membership import encode as encode_membership
 from appliance.fleet.records import Event, Minute, ModelHistory, decode
 from appliance.outbox.reader import OutboxReader
 from appliance.store.layout import ENROLLED, OUTBOX
@@ -67,3 +69,18 @@ def _everything(state: Path, stream: str) -> Iterator[bytes]:
     while reading := reader.read(1 << 20, 1000):
         yield from reading.payloads
         reader.acknowledge(reading.epoch, reading.end)
+
+
+@pytest.mark.parametrize("enrolled", [True, False], ids=["of a fleet", "of none"])
+def test_it_says_which_site_it_is(serve: Serve, tmp_path: Path, enrolled: bool) -> None:
+    """On its page, in its document and to who asks for its status, as the agent's file says."""
+    state = tmp_path / "state"
+    state.mkdir()
+    if enrolled:
+        (state / ENROLLED).parent.mkdir()
+        said = Membership(device="north", url="https://controller:8443", group="sites")
+        (state / ENROLLED).write_bytes(encode_membership(said))
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    expected = {"device": "north", "group": "sites"} if enrolled else None
+    assert daemon.until("who it is", lambda status: status["fleet"] == expected)
+    assert ("north, group sites" in daemon.get("/").decode()) == enrolled

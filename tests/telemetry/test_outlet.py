@@ -13,6 +13,8 @@ import pytest
 
 from appliance.core.rollout.records import Change, Ending
 from appliance.durable import RealFolder, WriterLock
+from appliance.fleet.membership import Membership
+from appliance.fleet.membership import encode as encode_membership
 from appliance.fleet.records import (
     AnyRecord,
     Energy,
@@ -139,6 +141,30 @@ def test_a_box_of_no_fleet_tells_nothing(box: Box) -> None:
     box.live(lambda outlet: outlet.heard("x", {}, False))
     assert not box.looks
     assert not (box.state / OUTBOX).exists()
+
+
+def test_who_the_box_is_in_its_fleet_is_read_while_the_daemon_runs(box: Box) -> None:
+    """At once, and again with each look, so that a change of its group is shown; what cannot be read shows nothing."""
+    said = Membership(device="north", url="https://c:1", group="sites")
+    (box.state / ENROLLED).write_bytes(encode_membership(said))
+
+    async def life() -> None:
+        outlet = box.outlet(0.01)
+        assert outlet.membership is None
+        outlet.start()
+        await until(lambda: outlet.membership == said)
+        (box.state / ENROLLED).write_bytes(b'{"device": "north", "url": "https://c:1"}')
+        await until(lambda: outlet.membership == Membership(device="north", url="https://c:1"))
+        (box.state / ENROLLED).write_bytes(b"somebody's")
+        await until(lambda: outlet.membership is None)
+        await outlet.close()
+
+    async def until(holds: Callable[[], bool]) -> None:
+        while not holds():
+            box.looked.clear()
+            await box.looked.wait()
+
+    run(life())
 
 
 def test_the_history_is_told_once_across_restarts(box: Box) -> None:

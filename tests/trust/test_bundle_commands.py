@@ -175,6 +175,8 @@ def test_a_state_that_cannot_be_done_is_told(
     to_boxes(tmp_path / "newer.tar", parts).close()
     assert main(["bundle", "import", str(tmp_path / "newer.tar"), "--state-dir", str(box.state)]) == 1
     assert "cannot be done here" in capsys.readouterr().out
+    assert main(["sync", "status", "--state-dir", str(box.state), "--json"]) == 0
+    assert any(each.startswith("document-invalid: ") for each in said(capsys)["problems"])
     assert box.trusted.desired is not None
     assert (box.trusted.counters.targets, box.trusted.desired.generation) == (7, 6)
 

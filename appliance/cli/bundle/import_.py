@@ -17,13 +17,14 @@ from appliance.cli.bundle.box import box_of
 from appliance.cli.bundle.opened import opened
 from appliance.cli.bundle.written import add_place
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.sync.session import instant
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.errors import StoreBusy
 from appliance.domain.quantity import bytes_text
 from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.settings import setting_problems
 from appliance.store.layout import FLEET
-from appliance.sync import trust_file
+from appliance.sync import progress, trust_file
 from appliance.sync.bundle_import import Found, look, take, take_pieces
 from appliance.sync.carried import Carried
 from appliance.sync.identity import LOCK, Identity
@@ -53,16 +54,23 @@ def run(arguments: argparse.Namespace) -> int:
             text = f"the bundle is refused ({found.refused.code}): {found.refused.text}"
             raise CommandFailed(text, Exit.REFUSED)
         with bytes_bar("taking in", sum(each.size for each in found.pieces)) as advance:
-            running = _keep(arguments.state_dir, folder, bundle, found, advance)
+            rose = found.trusted.counters.timestamp > before.counters.timestamp
+            running = _keep(arguments.state_dir, folder, bundle, found, advance, rose=rose)
     said = _told(identity, found, changed=found.trusted != before, running=running)
     print(json.dumps(said, indent=2) if arguments.json else _sentences(said))
     return Exit.REFUSED if found.refused else Exit.OK
 
 
 def _keep(
-    state: Path, folder: RealFolder, bundle: BundleReader, found: Found, advance: Callable[[int], None]
+    state: Path,
+    folder: RealFolder,
+    bundle: BundleReader,
+    found: Found,
+    advance: Callable[[int], None],
+    *,
+    rose: bool,
 ) -> bool:
-    """Keep what was found, or leave it for the agent; whether one runs."""
+    """Keep what was found, or leave it for the agent; whether one runs. ``rose``: it has a newer timestamp."""
     try:
         lock = WriterLock(state / FLEET / LOCK)
     except StoreBusy:
@@ -78,9 +86,16 @@ def _keep(
             lambda each: acknowledge(state, each),
             advance,
         )
+        _note(folder, found, rose=rose)
     finally:
         lock.release()
     return False
+
+
+def _note(folder: RealFolder, found: Found, *, rose: bool) -> None:
+    """Note the contact in the place of the agent."""
+    before = progress.read(folder)
+    progress.keep(folder, progress.after_answer(before, found.refused, instant(), rose=rose))
 
 
 def _told(identity: Identity, found: Found, *, changed: bool, running: bool) -> dict[str, Any]:

@@ -20,6 +20,12 @@ from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text
 
+TOKENS_MAX: Final = 1_000
+"""At once; each is a request of its own."""
+LAST_ADMIN: Final = (
+    "that was the last token of an admin: nobody can make or withdraw tokens of people, or shut devices out. "
+    "'appliance controller token DIR --person NAME' makes one where the controller is, as its user"
+)
 UNTRUSTED: Final = (
     "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "
     "packages.trusted_keys has the key; 'appliance fleet root make --package-key' has the whole fleet trust a maker"
@@ -136,25 +142,47 @@ def _token(arguments: argparse.Namespace) -> int:
     _check_token_arguments(arguments)
     controller = Controller(read_profile())
     if arguments.revoke:
-        return _say(arguments, controller.post(f"/tokens/{arguments.revoke}/revoke"))
+        found = controller.post(f"/tokens/{arguments.revoke}/revoke")
+        status = _say(arguments, found)
+        if found.get("last_admin"):  # a controller of an earlier release does not say it
+            print_text(LAST_ADMIN, sys.stderr)
+        return status
     if arguments.person:
-        body = {"name": arguments.person, "role": arguments.role or "viewer"}
-        found = controller.post("/tokens/person", {**body, **_hours(arguments)})
+        path, body = "/tokens/person", {"name": arguments.person, "role": arguments.role or "viewer"}
     else:
-        body = {"group": arguments.group, "device": arguments.device}
-        found = controller.post("/tokens/enrolment", {**body, **_hours(arguments)})
-    print(json.dumps(found) if arguments.json else found["token"], flush=True)
+        path, body = "/tokens/enrolment", {"group": arguments.group, "device": arguments.device}
+    return _make_tokens(arguments, controller, path, {**body, **_hours(arguments)})
+
+
+def _make_tokens(
+    arguments: argparse.Namespace, controller: Controller, path: str, body: dict[str, Any]
+) -> int:
+    """Make as many as are asked for; each is shown as soon as it is made, so that none is lost that is known there."""
+    count = arguments.count or 1
+    for number in range(count):
+        try:
+            found = controller.post(path, body)
+        except CommandFailed as error:
+            if not number:
+                raise
+            text = f"{error}; {number} of {count} tokens were made before, and were shown"
+            raise CommandFailed(text, error.status) from error
+        print(json.dumps(found) if arguments.json else found["token"], flush=True)
     if not arguments.json:
-        text = f"token '{found['name']}', shown this once; good until {moment(found['expires_ms'])}"
-        print_text(printable(text), sys.stderr)
+        what = f"token '{found['name']}'" if count == 1 else f"{count} tokens"
+        print_text(
+            printable(f"{what}, shown this once; good until {moment(found['expires_ms'])}"), sys.stderr
+        )
     return Exit.OK
 
 
 def _check_token_arguments(arguments: argparse.Namespace) -> None:
     """What would be passed over is refused. Raises CommandFailed."""
     boxes, people = arguments.group or arguments.device, arguments.person or arguments.role
-    if arguments.revoke and (boxes or people or arguments.hours is not None):
+    if arguments.revoke and (boxes or people or arguments.hours is not None or arguments.count):
         raise CommandFailed("--revoke takes a token's name and nothing else")
+    if arguments.count and (people or arguments.device):
+        raise CommandFailed("--count is for boxes of a group: each of its tokens is for one box")
     if arguments.role and not arguments.person:
         raise CommandFailed("--role is for a person: give --person NAME as well")
     if people and boxes:
@@ -297,6 +325,12 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
         "--hours",
         type=natural(1, TOKEN_HOURS_MAX),
         help="how long it is good (default: a day for a box, 90 days for a person)",
+    )
+    parser.add_argument(
+        "--count",
+        type=natural(1, TOKENS_MAX),
+        metavar="N",
+        help=f"make so many, at most {TOKENS_MAX:,}, each for one box; one on each line, with --json a document each",
     )
     parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")
     _json(parser)

@@ -51,7 +51,7 @@ def _digest(text: str) -> str:
 def framed(snapshot: Snapshot, parts: PageParts, title: str, main: str, above: str = "") -> str:
     """The page with ``main`` as its HTML; ``title`` is text. ``above`` is the way from here to the pages above, as the
     beginning of a relative address."""
-    status = snapshot.engine
+    status, site = snapshot.engine, snapshot.membership
     uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
     trouble = "" if snapshot.store is None else snapshot.store.trouble
     warnings = [
@@ -66,7 +66,7 @@ def framed(snapshot: Snapshot, parts: PageParts, title: str, main: str, above: s
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
+<title>{escape(f"{site.device}: {title}" if site else title)}</title>
 <link rel="icon" href="data:,">
 <style>{parts.style}</style>
 </head>
@@ -75,6 +75,7 @@ def framed(snapshot: Snapshot, parts: PageParts, title: str, main: str, above: s
 <main id="live">
 <header>
 <h1>{escape(title)}</h1>
+{f'<span class="site">{escape(site.words)}</span>' if site else ""}
 <span class="quiet">{escape(__version__)}, {escape(snapshot.front_end.kind)} front end, up {uptime}</span>
 </header>
 {alerts}

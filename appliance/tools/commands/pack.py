@@ -2,8 +2,9 @@
 
 SOURCE is an ONNX file, the directory of a version (NAME/3), or the directory of a model, of which the highest version
 is taken. The model comes apart into a graph and a file of weights, in the order in which inference uses them, and has
-to give the same answers as before, bit for bit. Taken along are config.pbtxt, what it names (labels, warm-up data), the
-golden set and what --include names. The same source and options give the same bytes.
+to give the same answers as before, bit for bit, and those of its golden set, as a box holds it to them. Taken along are
+config.pbtxt, what it names (labels, warm-up data), the golden set and what --include names. The same source and options
+give the same bytes.
 
 Needs the package 'onnx', which serving does not: pip install 'onnx>=1.21' (the extra 'models').
 """
@@ -77,7 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a further file of the model's directory",
     )
     package_policy.add_repository(parser)
-    parser.add_argument("--no-proof", action="store_true", help="do not compare the answers of both forms")
+    parser.add_argument(
+        "--no-proof",
+        action="store_true",
+        help="do not run it: neither compare the answers of both forms, nor try its golden set",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -223,6 +228,7 @@ def _tell(
         "tensors": len(manifest.tensors),
         "golden": holds_answers((each.path, each.size) for each in manifest.files),
         "proven_requests": proof.rounds,
+        "proven_cases": proof.cases,
         "unproven": proof.unproven,
         "signed_by": list(keyids),
         "promise": None if manifest.promise is None else asdict(manifest.promise),
@@ -241,15 +247,17 @@ def _tell(
         ("size", f"{about['bytes']:,} bytes in {files}, {counted(len(manifest.tensors), 'tensor')}"),
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
-        (
-            "golden",
-            "boxes hold its answers to its golden set"
-            if about["golden"]
-            else "none: answers are held to nothing",
-        ),
+        ("golden", _golden_text(proof) if about["golden"] else "none: answers are held to nothing"),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )
     for title, text in lines:
         print(f"{title:9}  {text}")
     sys.stdout.flush()
+
+
+def _golden_text(proof: Equivalence) -> str:
+    held = "boxes hold its answers to its golden set"
+    if not proof.cases:
+        return f"{held}, which was not tried here: {printable(proof.unproven)}"
+    return f"{held}; {counted(proof.cases, 'case')} of it held here"

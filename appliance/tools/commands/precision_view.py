@@ -14,7 +14,7 @@ from appliance.cli.failure import printable
 from appliance.tools.commands.precision_report import Report, rows_text, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS, Fitted
 from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, best_batch, fastest
-from appliance.tools.evaluation.jobs import TENSORRT, OutputAccuracy, Trial
+from appliance.tools.evaluation.jobs import TENSORRT, Trial
 
 STYLES: Final = {
     Verdict.HOLDS: "green",
@@ -161,13 +161,7 @@ def _limits(report: Report) -> Iterator[str]:
     """The tolerances that applied."""
     outputs = next((each.trial.accuracy for each in report.judgements if each.trial.accuracy), ())
     for output in outputs:
-        yield f"limit of '{output.output}': {_limit(output)}"
-
-
-def _limit(output: OutputAccuracy) -> str:
-    relative = f"{output.allowed_relative:g} x |right|" if output.allowed_relative else ""
-    absolute = f"{output.allowed_absolute:g}" if output.allowed_absolute else ""
-    return " + ".join(filter(None, (absolute, relative))) or "none, answers must be the same"
+        yield f"limit of '{output.output}': {output.limit}"
 
 
 def _energy(report: Report) -> str:

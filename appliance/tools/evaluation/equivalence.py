@@ -1,35 +1,50 @@
-"""Compare the answers of two forms of a model, bit for bit, for random inputs."""
+"""Compare the answers of two forms of a model, bit for bit, for random inputs, and have the packed one answer its
+golden set as a box does."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.errors import ApplianceError
+from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, random_inputs
-from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, Progress
+from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, OutputAccuracy, Progress
+from appliance.tools.evaluation.judge import Judge
 from appliance.tools.evaluation.runner import Answer, Runner
 from appliance.tools.subject import find_subject
+from appliance.workers.child.proof import open_golden, run_golden
 
 ROUNDS: Final = 3
 FREE_DIMENSION: Final = 2
+REMEDY: Final = (
+    "if these answers are right, make the set anew ('appliance model golden SOURCE --force' with --case or --random) "
+    "or allow more (--force --tolerance {}=ABSOLUTE,RELATIVE); else mend the model"
+)
 SHOWN_MAX: Final = 2_000
 """Characters of what a runtime says: a whole sentence with what to do, and not all of a library's trace."""
 
 
 def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> Equivalence:
-    """Whether the packed form is read and answers as its source does. What the source says to a request that it fails
-    counts as well, but proves nothing."""
+    """Whether the packed form is read, answers as its source does, and as its golden set says."""
     progress(0, ROUNDS, "loading the packed form")
     try:
         packed = find_subject(Path(job.packed), job.repository).version
         after = Runner(runtime, packed)
     except ApplianceError as error:
         return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
+    found = _beside_source(job, after, runtime, progress)
+    return found if found.differs else _beside_golden(found, after, progress)
+
+
+def _beside_source(job: EquivalenceJob, after: Runner, runtime: Runtime, progress: Progress) -> Equivalence:
+    """Whether the packed form answers as its source does. What the source says to a request that it fails counts as
+    well, but proves nothing."""
+    packed = after.version
     progress(0, ROUNDS, "loading the source")
     try:
         before = Runner(runtime, replace(packed, path=job.source, weights=None))
@@ -48,6 +63,46 @@ def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> 
             answered += 1
     unproven = "" if answered else f"the source answers no random request: {refusal[:SHOWN_MAX]}"
     return Equivalence(rounds=answered, unproven=unproven)
+
+
+def _beside_golden(found: Equivalence, after: Runner, progress: Progress) -> Equivalence:
+    """With what comes of the golden set, by what a box judges with before it serves a version."""
+    try:
+        golden = open_golden(after.version)
+    except LoadFailed as error:
+        return replace(found, refusal=_box_refusal(after.version, error, None))
+    if golden is None:
+        return found
+    cases = golden.set.cases
+    try:
+        for number, case in enumerate(cases):
+            progress(number, len(cases), f"golden case {case.name}")
+            run_golden(after.loaded, golden._replace(set=replace(golden.set, cases=(case,))))
+    except AssessmentFailed as error:
+        far = _how_far(Judge(golden.set, golden.tensors), after, progress)
+        return replace(found, refusal=_box_refusal(after.version, error, far))
+    return replace(found, cases=len(cases))
+
+
+def _how_far(judge: Judge, after: Runner, progress: Progress) -> OutputAccuracy | None:
+    """The output that left its tolerance furthest; None where a case has no answer."""
+    try:
+        outputs = judge.accuracy(after, lambda: progress(0, 1, "how far answers are off"))
+    except ApplianceError:
+        return None
+    return max((each for each in outputs if each.reason), key=lambda each: each.of_limit, default=None)
+
+
+def _box_refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy | None) -> str:
+    """Why a box would not serve it, and what to do."""
+    text = f"a box would refuse it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
+    if far is None or not far.absolute:  # what must be equal has no difference
+        return f"{text}; {REMEDY.format('OUTPUT' if far is None else far.output)}"
+    largest = f"{far.absolute:.9g}" if isfinite(far.absolute) else "without bound"
+    return (
+        f"{text}; the largest difference of '{far.output}' over all cases is {largest}, where its tolerance allows "
+        f"{far.limit}; {REMEDY.format(far.output)}"
+    )
 
 
 def _why_not_loaded(job: EquivalenceJob, runtime: Runtime) -> str:

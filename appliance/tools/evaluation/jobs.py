@@ -154,7 +154,7 @@ class CompareJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquivalenceJob:
-    """Hold the model file ``packed`` against ``source``, of which it is another form."""
+    """Hold the model file ``packed`` against ``source``, of which it is another form, and against its golden set."""
 
     source: str
     packed: str
@@ -164,11 +164,14 @@ class EquivalenceJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
     """``rounds`` random requests gave equal answers; 0 where nothing could be compared, because it is ``unproven``.
-    ``differs``: why it is another model, or none at all ("": nothing speaks for that)."""
+    ``differs``: why it is another model, or none at all ("": nothing speaks for that). ``cases`` of its golden set it
+    answered as that says; ``refusal``: why a box would refuse it for that set ("": it would not)."""
 
     rounds: int = 0
     unproven: str = ""
     differs: str = ""
+    cases: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +193,13 @@ class OutputAccuracy:
     allowed_absolute: float = 0.0
     allowed_relative: float = 0.0
     reason: str = ""
+
+    @property
+    def limit(self) -> str:
+        """What its tolerance allows, in words."""
+        relative = f"{self.allowed_relative:g} x |right|" if self.allowed_relative else ""
+        absolute = f"{self.allowed_absolute:g}" if self.allowed_absolute else ""
+        return " + ".join(filter(None, (absolute, relative))) or "none, answers must be the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,16 +117,16 @@ def _that_end_it(job: CompareJob, progress: Progress) -> Iterator[tuple[str, str
 
 
 def check_equivalence(job: EquivalenceJob) -> Equivalence:
-    """Compare two forms of a model. Raises ModelInvalid when they differ, ArtefactError when it runs without end; a
-    process that ends by itself proves nothing."""
+    """Compare two forms of a model. Raises ModelInvalid when they differ or a box would refuse what they answer,
+    ArtefactError when it runs without end; a process that ends by itself proves nothing."""
     try:
         found = _try("compare-forms", job, Equivalence, lambda _done, _total, _text: None)
     except ProcessSilent as error:
         raise ArtefactError(f"it {error.what}; --no-proof packs it without being run") from error
     except ArtefactError as error:
         return Equivalence(unproven=str(error))
-    if found.differs:
-        raise ModelInvalid([Problem(file=job.source, key="", text=found.differs)])
+    if wrong := found.differs or found.refusal:
+        raise ModelInvalid([Problem(file=job.source, key="", text=wrong)])
     return found
 
 

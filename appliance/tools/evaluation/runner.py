@@ -14,6 +14,7 @@ from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSett
 from appliance.tools.evaluation.gpu import take_device
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed
+from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.tensors import Scratch
 
 WARM_RUNS: Final = 2
@@ -79,6 +80,11 @@ class Runner:
         for _ in range(WARM_RUNS):
             once()
         return measured
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """As what a worker has, for what it proves."""
+        return LoadedModel(version=self.version, session=self._session)
 
     def close(self) -> None:
         """Give the session back."""

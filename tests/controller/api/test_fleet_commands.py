@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -357,9 +357,72 @@ def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
     assert "withdrawn" in fleet("tokens")[1]
 
 
+def test_who_withdraws_the_last_token_of_an_admin_is_told_how_to_come_back(fleet: Fleet, desk: Desk) -> None:
+    first = desk.admin.partition(":")[0]
+    assert fleet("token", "--person", "ann", "--role", "admin", "--hours", "1")[0] == Exit.OK
+    assert fleet("token", "--person", "bob", "--role", "operator")[0] == Exit.OK
+    status, out, err = fleet("token", "--revoke", "bob")
+    assert (status, out, err) == (Exit.OK, "done\n", ""), "he was none"
+    assert fleet("token", "--person", "eve", "--role", "admin")[0] == Exit.OK
+    assert fleet("token", "--revoke", "eve")[1:] == ("done\n", ""), "there are others"
+    desk.now_ms += 2 * 3_600_000
+    assert fleet("token", "--revoke", "ann")[1:] == ("done\n", ""), "it was over, and the first is good"
+    status, out, err = fleet("token", "--revoke", first)
+    assert (status, out) == (Exit.OK, "done\n")
+    assert err == (
+        "that was the last token of an admin: nobody can make or withdraw tokens of people, or shut devices out. "
+        "'appliance controller token DIR --person NAME' makes one where the controller is, as its user\n"
+    )
+    assert fleet("tokens")[0] != Exit.OK
+
+
+def test_the_last_token_of_an_admin_is_told_to_programs(fleet: Fleet, desk: Desk) -> None:
+    fleet("token", "--person", "ann", "--role", "admin", "--hours", "1")
+    desk.now_ms += 2 * 3_600_000
+    found = desk.person().post(f"/tokens/{desk.admin.partition(':')[0]}/revoke")
+    assert found == {"devices": 0, "last_admin": True}, "the other one is over"
+
+
+def test_tokens_for_many_boxes_come_at_once(fleet: Fleet) -> None:
+    status, out, err = fleet("token", "--group", "site", "--count", "3")
+    tokens = out.splitlines()
+    assert (status, len(set(tokens)), all(each.startswith("ea1.") for each in tokens)) == (Exit.OK, 3, True)
+    assert err.startswith("3 tokens, shown this once; good until ")
+    status, out, err = fleet("token", "--group", "site", "--count", "2", "--json")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert (status, err, [sorted(each) for each in documents]) == (
+        Exit.OK, "", [["expires_ms", "name", "token"]] * 2,
+    )  # fmt: skip
+    listed = json.loads(fleet("tokens", "--json")[1])
+    assert sum(each["group"] == "site" for each in listed) == 5
+    assert {each["name"] for each in documents} <= {each["name"] for each in listed}
+
+
+def test_how_many_tokens_were_made_is_told_where_the_others_are_not(
+    fleet: Fleet, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes them is shut out before the third."""
+    asked: list[str] = []
+
+    def post(self: Controller, path: str, body: Mapping[str, object] | None = None) -> object:
+        asked.append(path)
+        if len(asked) == 3:
+            desk.person().post(f"/tokens/{desk.admin.partition(':')[0]}/revoke")
+        return really(self, path, body)
+
+    really = Controller.post
+    monkeypatch.setattr(Controller, "post", post)
+    status, out, err = fleet("token", "--group", "site", "--count", "4")
+    assert (status, len(out.splitlines())) == (Exit.REFUSED, 2)
+    assert err.endswith("too old, or was withdrawn; 2 of 4 tokens were made before, and were shown\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("--device", "d", "--count", "2"), "--count is for boxes of a group"),
+        (("--person", "eve", "--count", "2"), "--count is for boxes of a group"),
+        (("--revoke", "a", "--count", "2"), "nothing else"),
         (("--person", "eve", "--group", "site"), "--group and --device are for boxes"),
         (("--role", "viewer"), "--role is for a person"),
         (("--group", "a", "--device", "b"), "give --group or --device"),

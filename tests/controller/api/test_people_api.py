@@ -99,6 +99,14 @@ def test_a_release_is_wished_for_and_comes_with_every_way_to_get_it(
         assert digest_of(index) == way.index
 
 
+def test_a_box_is_told_its_group_to_show_it(desk: Desk, new_box: NewBox) -> None:
+    box = new_box("box-1", group="site")
+    assert box.polled().group == "site"
+    desk.person().post("/devices/box-1/group", {"group": "pilot"})
+    assert box.polled().group == "pilot"
+    assert new_box("box-2").polled().group == ""
+
+
 def test_a_device_goes_before_its_group(desk: Desk, new_box: NewBox, packages: dict[int, Path]) -> None:
     box = new_box("box-1", group="site")
     for version in (1, 2):

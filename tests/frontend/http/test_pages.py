@@ -22,6 +22,7 @@ import pytest
 
 from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
+from appliance.fleet.membership import Membership
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.spoken import spoken_time
@@ -122,6 +123,19 @@ def test_every_version_has_a_row_with_its_figures_its_trial_and_its_reason() -> 
     assert idle[:2] == ["idle/1", "LOADING"]
     assert broken[:2] == [f"{AWKWARD_NAME}/1", "UNAVAILABLE"]
     assert reason == ["no <script> here; next try at 2027-01-15 08:00:00Z"]
+
+
+def test_a_page_says_which_site_the_box_is_where_it_belongs_to_a_fleet() -> None:
+    assert 'class="site"' not in _page()
+    assert f"<title>{TITLE}</title>" in _page()
+    north = Membership(device="north", url="https://c:1", group="sites")
+    here = replace(_snapshot(), membership=north)
+    for text, title in ((_page(here), TITLE), (_model_page(here, "busy", RecentFigures()), "busy")):
+        assert '<span class="site">north, group sites</span>' in text
+        assert f"<title>north: {title}</title>" in text
+        assert f"<h1>{title}</h1>" in text
+    alone = replace(_snapshot(), membership=Membership(device="north", url="https://c:1"))
+    assert '<span class="site">north</span>' in _page(alone)
 
 
 def test_every_cell_says_its_column_where_there_are_no_columns() -> None:

@@ -1,0 +1,139 @@
+"""A package is not made of a model that boxes would refuse, as it does not answer as its own golden set says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.domain.golden import GoldenSet, read_golden, read_tensors, write_golden
+from appliance.domain.manifest import LatencyPromise
+from tests.package.onnx_models import layers
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, capsys: Capture) -> Path:
+    """A model with a golden set of two cases, where a command is given."""
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(layers(2), home / "1" / "model.onnx")
+    assert main(["model", "golden", str(home), "--random", "2"]) == Exit.OK
+    capsys.readouterr()
+    return home
+
+
+def pack(folder: Path, *words: str) -> int:
+    return main(["model", "pack", str(folder), "-o", str(folder.parent / "m.model"), "--force", *words])
+
+
+def told(capsys: Capture) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def other_weights(folder: Path) -> None:
+    onnx.save(layers(3), folder / "1" / "model.onnx")
+
+
+def test_a_model_that_holds_its_golden_set_is_packed_and_says_so(folder: Path, capsys: Capture) -> None:
+    assert pack(folder) == Exit.OK
+    assert "boxes hold its answers to its golden set; 2 cases of it held here" in capsys.readouterr().out
+    assert pack(folder, "--json") == Exit.OK
+    found = told(capsys)
+    assert (found["golden"], found["proven_cases"], found["unproven"]) == (True, 2, "")
+
+
+def test_a_model_that_fails_its_golden_set_is_not_packed(folder: Path, capsys: Capture) -> None:
+    other_weights(folder)
+    assert pack(folder) == Exit.REFUSED
+    said = capsys.readouterr().err
+    assert "1/model.onnx: a box would refuse it: golden case 'random-1': output 'y' has " in said
+    assert " values outside its tolerance; the worst is value " in said
+    assert "; the largest difference of 'y' over all cases is " in said
+    assert ", where its tolerance allows 1e-05 + 0.001 x |right|" in said
+    assert said.endswith(
+        "; if these answers are right, make the set anew ('appliance model golden SOURCE --force' with --case or "
+        "--random) or allow more (--force --tolerance y=ABSOLUTE,RELATIVE); else mend the model\n"
+    )
+    assert not (folder.parent / "m.model").exists()
+
+
+def test_what_is_allowed_is_what_the_set_says(folder: Path, capsys: Capture) -> None:
+    other_weights(folder)
+    assert main(["model", "golden", str(folder), "--force", "--tolerance", "y=1e9,0"]) == Exit.OK
+    capsys.readouterr()
+    assert pack(folder, "--json") == Exit.OK
+    assert told(capsys)["proven_cases"] == 2
+
+
+def test_a_set_for_all_versions_holds_each_of_them(folder: Path, capsys: Capture) -> None:
+    shutil.move(folder / "1" / "golden", folder / "golden")
+    assert pack(folder, "--json") == Exit.OK
+    assert told(capsys)["proven_cases"] == 2
+    other_weights(folder)
+    assert pack(folder) == Exit.REFUSED
+    assert "a box would refuse it: golden case " in capsys.readouterr().err
+
+
+def test_without_a_proof_nothing_is_held_and_that_is_said(folder: Path, capsys: Capture) -> None:
+    other_weights(folder)
+    assert pack(folder, "--no-proof") == Exit.OK
+    assert (
+        "boxes hold its answers to its golden set, which was not tried here: not asked for"
+        in capsys.readouterr().out
+    )
+    assert pack(folder, "--no-proof", "--json") == Exit.OK
+    assert told(capsys)["proven_cases"] == 0
+
+
+def test_a_difference_without_bound_is_told_as_that(folder: Path, capsys: Capture) -> None:
+    place = folder / "1" / "golden" / "set.json"
+    golden = read_golden(str(place))
+    data = bytearray(read_tensors(str(place), golden))
+    right = golden.cases[0].outputs[0]
+    data[right.offset : right.offset + 4] = b"\x00\x00\xc0\x7f"  # not a number
+    write_golden(str(place.parent), golden, bytes(data))
+    assert pack(folder) == Exit.REFUSED
+    said = capsys.readouterr().err
+    assert "instead of nan" in said
+    assert "; the largest difference of 'y' over all cases is without bound, where " in said
+
+
+def test_what_must_be_equal_has_no_difference(tmp_path: Path, capsys: Capture) -> None:
+    best = helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=1)
+    row = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])]
+    place = [helper.make_tensor_value_info("y", TensorProto.INT64, ["n", 1])]
+    made = helper.make_model(
+        helper.make_graph([best], "best", row, place), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    made.ir_version = 8
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(made, home / "1" / "model.onnx")
+    assert main(["model", "golden", str(home), "--random", "2"]) == Exit.OK
+    made.graph.node[0].op_type = "ArgMin"
+    onnx.save(made, home / "1" / "model.onnx")
+    capsys.readouterr()
+    assert pack(home) == Exit.REFUSED
+    said = capsys.readouterr().err
+    assert "output 'y' has 1 of 1 values outside its tolerance; the worst is value 0: " in said
+    assert "; if these answers are right, make the set anew" in said
+    assert "largest difference" not in said
+
+
+def test_a_set_that_only_promises_holds_no_answers(folder: Path, capsys: Capture) -> None:
+    place = folder / "1" / "golden"
+    promise = LatencyPromise(rows=1, p99_us=5_000_000)
+    write_golden(str(place), GoldenSet(cases=(), tolerances={}, promise=promise), b"")
+    other_weights(folder)
+    assert pack(folder, "--json") == Exit.OK
+    found = told(capsys)
+    assert (found["golden"], found["proven_cases"], found["proven_requests"]) == (False, 0, 3)
