@@ -61,7 +61,7 @@ def agent(box: tuple[str, ...]) -> Iterator[Agent]:
 
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", "from appliance.cli.main import main; raise SystemExit(main())"]
-        begun.append(subprocess.Popen([*command, "sync", *box], stderr=subprocess.DEVNULL))
+        begun.append(subprocess.Popen([*command, "sync", *box]))  # what it says is told where the test fails
         return begun[-1]
 
     yield start
