@@ -115,10 +115,8 @@ def test_while_a_session_is_made_runs_go_without_a_graph_and_later_ones_have_it(
     assert pair.captured == ["1"]
 
 
-def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
-    pair: Pair, clock: list[int], capfd: pytest.CaptureFixture[str]
-) -> None:
-    """ONNX Runtime waits for the whole device for the words of an error, and nothing can know that before."""
+def another_that_fails(pair: Pair) -> Callable[[], None]:
+    """Have another session, whose runs find no memory; what runs it."""
     other, memory = pair.make(), Memory(np.ones((1, 64), np.float32))
     pair.bench.made[1].full = True
 
@@ -126,6 +124,14 @@ def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
         with pytest.raises(RunFailed, match="out of memory"):
             memory.run(other, (0,))
 
+    return fail
+
+
+def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
+    pair: Pair, clock: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime waits for the whole device for the words of an error, and nothing can know that before."""
+    fail = another_that_fails(pair)
     assert not beside_a_capture(pair, fail), "who serves is not kept waiting"
     assert pair.captured == [], "it was spoilt"
     clock[0] += QUIET_NS
@@ -140,13 +146,7 @@ def test_while_runs_fail_for_want_of_memory_nothing_is_captured(
     pair: Pair, clock: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One after the other they would spoil each try."""
-    other, memory = pair.make(), Memory(np.ones((1, 64), np.float32))
-    pair.bench.made[1].full = True
-
-    def fail() -> None:
-        with pytest.raises(RunFailed, match="out of memory"):
-            memory.run(other, (0,))
-
+    fail = another_that_fails(pair)
     pair.bench.made[0].meanwhile = fail
     answer = pair.run(3)
     pair.bench.made[2].meanwhile = fail
