@@ -34,10 +34,10 @@ def check_own(state: Path) -> None:
     mistyped may lead anywhere."""
     try:
         with os.scandir(state) as entries:
-            names = {each.name for each in entries}
+            names = {each.name for each in entries if not _comes_by_itself(each.name)}
     except OSError:
         return  # whoever opens it says why that cannot be
-    if names - {LOST_AND_FOUND} and not names & OURS:
+    if names and not names & OURS:
         raise StoreUnavailable(
             f"'{state}' holds other things, such as '{min(names)}', and nothing of a store: give a directory of its own"
         )
@@ -71,6 +71,12 @@ def keep_private(state: Path) -> Mended:
     except OSError as error:
         problem = error.strerror or str(error)
     return Mended(changed, problem)
+
+
+def _comes_by_itself(name: str) -> bool:
+    """Whether it is there without anybody having put it there: it may be the home of the user that all runs as, in
+    which libraries, shells and Ansible keep what is hidden."""
+    return name == LOST_AND_FOUND or name.startswith(".")
 
 
 def _entries(state: Path) -> Iterator[tuple[int, str]]:

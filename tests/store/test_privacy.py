@@ -145,10 +145,11 @@ def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path, h
     assert [stat.S_IMODE(each.stat().st_mode) for each in (tmp_path, tmp_path / holds)] == [0o755, 0o755]
 
 
-def test_the_top_of_a_file_system_becomes_a_store(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir(mode=0o755)
+@pytest.mark.parametrize("there", ["lost+found", ".ansible", ".cache"])
+def test_what_comes_by_itself_keeps_no_store_out(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).mkdir(mode=0o755)
     with open_store(tmp_path, NO_FLOOR):
-        assert stat.S_IMODE((tmp_path / "lost+found").stat().st_mode) == 0o755
+        assert stat.S_IMODE((tmp_path / there).stat().st_mode) == 0o755
 
 
 def test_a_writer_closes_what_it_finds_open(state: Path) -> None:
