@@ -20,7 +20,7 @@ def leave(state: Path, text: str, name: str = MACHINE) -> None:
     """Leave the text, on one line, in the place of the one before. Raises OSError."""
     shown = "".join(each if each.isprintable() else " " for each in text[:TEXT_MAX])
     with closing(RealFolder(state)) as folder:
-        replace_file(folder, name, f"{name}.new", shown.encode(errors="replace"))
+        replace_file(folder, name, f".{name}.new", shown.encode(errors="replace"))
 
 
 def remove(state: Path, name: str = MACHINE) -> None:

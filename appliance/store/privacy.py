@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,8 +33,9 @@ def check_own(state: Path) -> None:
     """Raises StoreUnavailable where the directory has things in it and none of them is of a store: a path that was
     mistyped may lead anywhere."""
     try:
+        everybody_s = os.stat(state).st_mode & stat.S_ISVTX
         with os.scandir(state) as entries:
-            names = {each.name for each in entries if not _comes_by_itself(each.name)}
+            names = {each.name for each in entries if everybody_s or not _comes_by_itself(each.name)}
     except OSError:
         return  # whoever opens it says why that cannot be
     if names and not names & OURS:
@@ -59,38 +60,51 @@ def keep_private(state: Path) -> Mended:
             root = os.stat(state)
     except OSError as error:
         return Mended(problem=error.strerror or str(error))
-    changed, problem = 0, ""
     try:
-        for parent, name in _entries(state):
+        top = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return Mended(problem=error.strerror or str(error))
+    changed, problems = 0, list[str]()
+
+    def tell(error: OSError) -> None:
+        problems.append(f"{error.filename}: {error.strerror}")
+
+    try:
+        for parent, name in _entries(top, tell):
             try:
                 changed += _mend(parent, name, root)
             except FileNotFoundError:
                 continue  # it went meanwhile
             except OSError as error:
-                problem = f"{name}: {error.strerror}"
+                tell(OSError(error.errno, error.strerror, name))
     except OSError as error:
-        problem = error.strerror or str(error)
-    return Mended(changed, problem)
+        problems.append(error.strerror or str(error))
+    finally:
+        os.close(top)
+    return Mended(changed, problems[-1] if problems else "")
 
 
 def _comes_by_itself(name: str) -> bool:
     """Whether it is there without anybody having put it there: it may be the home of the user that all runs as, in
-    which libraries, shells and Ansible keep what is hidden."""
+    which libraries, shells and Ansible keep what is hidden. In /tmp, which is everybody's, hidden things are others'
+    work."""
     return name == LOST_AND_FOUND or name.startswith(".")
 
 
-def _entries(state: Path) -> Iterator[tuple[int, str]]:
+def _entries(top: int, tell: Callable[[OSError], None]) -> Iterator[tuple[int, str]]:
     """All that is the appliance's, the uppermost last, as a descriptor of its directory and its name; no link is
-    followed."""
-    top = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        ours = sorted(OURS.intersection(os.listdir(top)))
-        for each in ours:
-            for _, directories, files, descriptor in os.fwalk(each, topdown=False, dir_fd=top):
-                yield from ((descriptor, name) for name in (*directories, *files))
-        yield from ((top, each) for each in ours)
-    finally:
-        os.close(top)
+    followed. ``tell`` is told of each directory that cannot be read, which is passed over."""
+    ours = sorted(OURS.intersection(os.listdir(top)))
+    for each in ours:
+        try:
+            if stat.S_ISDIR(os.stat(each, dir_fd=top, follow_symlinks=False).st_mode):
+                for _, directories, files, descriptor in os.fwalk(each, False, tell, dir_fd=top):
+                    yield from ((descriptor, name) for name in (*directories, *files))
+        except FileNotFoundError:
+            continue  # it went meanwhile
+        except OSError as error:
+            tell(error)
+    yield from ((top, each) for each in ours)
 
 
 def _differs(found: os.stat_result, name: str, root: os.stat_result) -> bool:
@@ -117,11 +131,18 @@ def _shared(root: os.stat_result) -> bool:
 
 
 def _mend(parent: int, name: str, root: os.stat_result) -> bool:
-    """Whether there was anything to do for the entry."""
-    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if not _differs(found, name, root):
+    """Whether there was anything to do for the entry. It is held meanwhile: who owns the directory may put a link to
+    something else in its place."""
+    if not _differs(os.stat(name, dir_fd=parent, follow_symlinks=False), name, root):
         return False
-    user, group = root.st_uid if gives_away(root) else -1, root.st_gid if _shared(root) else -1
-    os.chown(name, user, group, dir_fd=parent, follow_symlinks=False)
-    os.chmod(name, _mode(found, name, root), dir_fd=parent)
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        found = os.fstat(descriptor)
+        if not _differs(found, name, root):
+            return False
+        user, group = root.st_uid if gives_away(root) else -1, root.st_gid if _shared(root) else -1
+        os.fchown(descriptor, user, group)
+        os.fchmod(descriptor, _mode(found, name, root))
+    finally:
+        os.close(descriptor)
     return True

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import StoreUnavailable
 from appliance.durable import SHARED, is_held
 from appliance.engine.versions.record_files import FileRecords
+from appliance.image import note
 from appliance.sources.store import StoreSource
+from appliance.store import privacy
 from appliance.store.catalog_file import read_catalog
 from appliance.store.census import census_of
 from appliance.store.layout import CATALOG, LOCK, RUNNING_LOCK, SCRUB_LOCK, SERVE
@@ -152,6 +155,29 @@ def test_what_comes_by_itself_keeps_no_store_out(tmp_path: Path, there: str) -> 
         assert stat.S_IMODE((tmp_path / there).stat().st_mode) == 0o755
 
 
+def test_what_is_hidden_in_everybody_s_directory_is_somebody_s(tmp_path: Path) -> None:
+    (tmp_path / ".X11-unix").mkdir()
+    tmp_path.chmod(0o1777)
+    with pytest.raises(StoreUnavailable, match="nothing of a store"), open_store(tmp_path, NO_FLOOR):
+        pass
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+
+
+def test_what_of_a_note_a_power_cut_left_keeps_no_store_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def power_cut(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as cut:
+        cut.setattr(os, "rename", power_cut)
+        with pytest.raises(SystemExit):
+            note.leave(tmp_path, "version 1.1 of the image did not pass its start")
+    assert os.listdir(tmp_path)
+    with open_store(tmp_path, NO_FLOOR):
+        pass
+
+
 def test_a_writer_closes_what_it_finds_open(state: Path) -> None:
     fill(state)
     opened_up(state)
@@ -165,6 +191,43 @@ def test_a_walk_that_was_cut_short_is_walked_again(state: Path) -> None:
     state.chmod(0o700)
     assert keep_private(state).entries
     assert keep_private(state) == Mended()
+
+
+def test_no_link_is_followed_that_takes_an_entry_s_place(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "passwd"
+    outside.write_text("everybody's")
+    outside.chmod(0o644)
+    state.mkdir()
+    (state / CATALOG).write_bytes(b"{}")
+    opened_up(state)
+    differs = privacy._differs
+
+    def differs_and_goes(*of: Any) -> bool:
+        found = differs(*of)
+        (state / CATALOG).unlink()
+        (state / CATALOG).symlink_to(outside)
+        return found
+
+    monkeypatch.setattr(privacy, "_differs", differs_and_goes)
+    keep_private(state)
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o644
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("closed", [CATALOG, "blobs"])
+def test_what_cannot_be_read_keeps_nothing_else_open(reachable: Path, closed: str) -> None:
+    fill(reachable)
+    opened_up(reachable)
+    for path in (reachable, *reachable.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    os.chown(reachable / closed, 0, 0)
+    (reachable / closed).chmod(0o700 if closed == "blobs" else 0o600)
+    told = as_user(NOBODY, [], lambda: keep_private(reachable).problem)
+    assert told == ("blobs: Permission denied" if closed == "blobs" else "")
+    left = {name: each for name, each in entries(reachable).items() if not name.startswith("blobs")}
+    assert not [name for name, each in left.items() if each.st_mode & 0o077]
 
 
 def refusal(state: Path) -> str:
