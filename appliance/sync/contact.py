@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -212,7 +213,8 @@ def take_answer(box: Box, polled: Polled) -> None:
     trusted, refused = trust.examine(box.trusted, polled, box.identity.device)
     box.trust(trusted)
     if polled.now_ms and polled.group != box.identity.group:
-        box.identity = regroup(box.folder, box.identity, polled.group)
+        with suppress(OSError):  # it is only shown, and each answer has it
+            box.identity = regroup(box.folder, box.identity, polled.group)
     progress, rose = box.progress, trusted.counters.timestamp > before
     ahead_ms = polled.now_ms - box.clock.wall_ms()
     if not polled.now_ms or abs(ahead_ms - progress.clock_ahead_ms) < 1000:

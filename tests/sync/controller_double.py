@@ -153,6 +153,7 @@ class ControllerDouble:
         self.poll_s = 5
         self.expired = False
         self.renew = False
+        self.group = ""
         self.full: Refusal | None = None
         self.fulls = 0
         self.now_ms: Callable[[], int] = lambda: int(datetime.now(UTC).timestamp() * 1000)
@@ -318,7 +319,7 @@ class ControllerDouble:
         self.polls.append(poll)
         if poll.report:
             self.reports.append(messages.decode(poll.report, Report))
-        said = Polled(now_ms=self.now_ms(), poll_s=self.poll_s, renew=self.renew)
+        said = Polled(now_ms=self.now_ms(), poll_s=self.poll_s, renew=self.renew, group=self.group)
         if poll.root == 1:
             said = msgspec.structs.replace(said, roots=self.roots)
         if self.metadata is None or poll.timestamp == self.metadata.counters.timestamp:
