@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -129,7 +130,8 @@ class Loop:
         callback()
 
 
-def test_only_a_look_that_comes_late_tells_of_a_pause_and_once() -> None:
+def test_only_a_look_that_comes_late_tells_of_a_pause_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.workers.daemon.watch.thread_time", lambda: 1.0)
     loop, told = Loop(), list[int]()
 
     def look() -> None:
@@ -147,6 +149,18 @@ def test_only_a_look_that_comes_late_tells_of_a_pause_and_once() -> None:
     assert told == [0, 0, pytest.approx(2e9), 0, 0, 0]
     loop.now_s += 1000
     assert watch.standstill_ns() == 0, "nobody wants to look any more"
+
+
+def test_who_computes_all_the_time_does_not_stand_still() -> None:
+    """Else requests that keep the daemon busy would have a run that hangs live on."""
+    loop, told = Loop(), list[int]()
+    watch = Watch(cast(asyncio.AbstractEventLoop, loop), lambda: told.append(watch.standstill_ns()))
+    watch.ask()
+    begin_s = time.thread_time()
+    while time.thread_time() < begin_s + 0.1:
+        pass
+    loop.ring(STANDSTILL_S + 0.09)
+    assert told == [0]
 
 
 @pytest.mark.parametrize("pardoned", [True, False])
