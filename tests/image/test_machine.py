@@ -83,13 +83,13 @@ def test_what_root_leaves_to_tell_is_written_to_nothing_that_the_services_user_p
     secret.write_text("key")
     secret.chmod(0o600)
     (state := tmp_path / "state").mkdir()
-    for trap in ("machine-problem.new", "machine-problem"):
+    for trap in (".machine-problem.new", "machine-problem"):
         (state / trap).unlink(missing_ok=True)
         (state / trap).symlink_to(secret)
         note.leave(state, "version 1.1 did not\nssh-ed25519 AAAA\x1b[2J")
         assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("key", 0o600)
         assert machine_problems(state) == ("version 1.1 did not ssh-ed25519 AAAA [2J",)
-    (state / "machine-problem.new").hardlink_to(secret)
+    (state / ".machine-problem.new").hardlink_to(secret)
     note.leave(state, "again")
     assert secret.read_text() == "key"
     if os.geteuid() == 0:

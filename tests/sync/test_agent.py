@@ -26,7 +26,7 @@ from appliance.image import note
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
-from appliance.sync import identity, progress, trust_file
+from appliance.sync import progress, trust_file
 from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_link import closed_port
@@ -42,12 +42,6 @@ def catalog_in(state: Path) -> Catalog:
 def wanted_in(state: Path) -> int:
     model = catalog_in(state).model("digits")
     return model.wanted if model else 0
-
-
-def group_of(state: Path) -> str:
-    known = identity.read_identity(state)
-    assert known is not None
-    return known.group
 
 
 def told_of(controller: ControllerDouble) -> ModelReport | None:
@@ -326,28 +320,6 @@ def test_a_disk_that_is_full_costs_time_and_nothing_else(
     assert wanted_in(enrolled) == 1
     assert controller.last is not None
     assert controller.last.settings["fleet.poll_s"] == "9"
-
-
-def test_a_group_that_cannot_be_kept_keeps_nothing_else_from_the_box(
-    appliance: Run,
-    enrolled: Path,
-    controller: ControllerDouble,
-    pack: Pack,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(folder: durable.Folder, path: str, temporary: str, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    controller.group = "site"
-    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
-    with monkeypatch.context() as patched:
-        patched.setattr(identity, "replace_file", full)
-        status, _, err = appliance("sync", "once")
-        assert status == 0, err
-    assert wanted_in(enrolled) == 1
-    assert group_of(enrolled) == ""
-    assert appliance("sync", "once")[0] == 0
-    assert group_of(enrolled) == "site"
 
 
 def test_a_neighbour_gets_what_is_here_where_that_is_wished(

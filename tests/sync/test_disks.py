@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from appliance.durable import RealFolder
+from appliance.durable import Folder, RealFolder
 from appliance.fleet.documents import WishedModel
 from appliance.outbox.outbox import Outbox, Policy
+from appliance.sync import identity
 from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_agent import Pack, wanted_in
@@ -95,3 +96,30 @@ def test_each_call_that_fails_is_made_up_for(
         assert [held[number] for number in sorted(held)] == RECORDS, at
         at += STRIDE
     assert at > 20, "the disk was hardly used"
+
+
+def test_a_group_that_cannot_be_kept_keeps_nothing_else_from_the_box(
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    pack: Pack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(folder: Folder, path: str, temporary: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    controller.group = "site"
+    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
+    with monkeypatch.context() as patched:
+        patched.setattr(identity, "replace_file", full)
+        status, _, err = appliance("sync", "once")
+        assert status == 0, err
+    assert (wanted_in(enrolled), group_of(enrolled)) == (1, "")
+    assert appliance("sync", "once")[0] == 0
+    assert group_of(enrolled) == "site"
+
+
+def group_of(state: Path) -> str:
+    known = identity.read_identity(state)
+    assert known is not None
+    return known.group
