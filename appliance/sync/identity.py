@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,7 +148,12 @@ def fleet_folder(state: Path) -> RealFolder:
     state.mkdir(mode=0o700, exist_ok=True)
     check_own(state)
     make_own_directory(state / FLEET)
-    (state / FLEET).chmod(0o700)
+    # Not by its name: in a service's directory root may find a link there, to anything.
+    descriptor = os.open(state / FLEET, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
     return RealFolder(state / FLEET)
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from appliance.cli.failure import Exit
 from appliance.fleet import messages
 from appliance.fleet.messages import Poll, Polled
+from appliance.store.layout import FLEET
 from appliance.sync.identity import EnrolmentInvalid, Identity, read_identity, token_of
 from appliance.sync.link import Link, LinkFailed, Trouble
 from tests.cli.conftest import Run
@@ -306,3 +308,16 @@ def test_what_a_box_is_cannot_be_half(enrolled: Path, appliance: Run) -> None:
     status, _, err = appliance("sync", "status")
     assert status == 2
     assert "enrol this box again" in err
+
+
+def test_the_agent_s_directory_is_no_link_to_another(
+    appliance: Run, controller: ControllerDouble, state: Path, tmp_path: Path
+) -> None:
+    """What a service's user has left in its directory is not followed by root, who enrols the box."""
+    outside = tmp_path / "etc"
+    outside.mkdir(mode=0o755)
+    state.mkdir(exist_ok=True)
+    (state / FLEET).symlink_to(outside)
+    status, _, err = appliance("sync", "enrol", controller.token())
+    assert (status, err.count("\n")) == (Exit.USAGE, 1), err
+    assert (outside.stat().st_mode & 0o777, list(outside.iterdir())) == (0o755, [])
