@@ -70,11 +70,10 @@ def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[..., None]:
 
     def put(version: int, answer: Sequence[int] = ()) -> None:
         source = write_version(tmp_path / "sources", "m", plain_model(element=TensorProto.UINT8), version)
-        if answer:
+        if proof := ["--no-proof"] * bool(answer):
             write_expected(source, answer)
         package = tmp_path / f"m-{version}.model"
-        words = ("--version", version, "-o", package, "--force")
-        appliance("model", "pack", source, *words, *["--no-proof"] * bool(answer))
+        appliance("model", "pack", source, "--version", version, "-o", package, "--force", *proof)
         appliance("model", "install", package, "--downgrade", "--state-dir", state, "--config", config)
 
     return put
