@@ -50,7 +50,4 @@ def start(state: Path, config: Path) -> Iterator[Callable[[], subprocess.Popen[s
     yield started
     for process in begun:
         process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+        print(*process.communicate(), file=sys.stderr)  # shown where the test fails

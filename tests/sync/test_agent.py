@@ -446,6 +446,7 @@ def test_a_controller_from_a_backup_is_noticed_and_changes_nothing(
     assert controller.last.problems[0].startswith("generation-went-back: ")
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_again_and_again_it_comes_to_the_same(
     enrolled: Path,
@@ -472,7 +473,8 @@ def test_killed_again_and_again_it_comes_to_the_same(
             )
     process = start()
     controller.wait(
-        lambda: (report := told_of(controller)) and (report.wanted, report.installed) == (2, (1, 2))
+        lambda: (report := told_of(controller)) and (report.wanted, report.installed) == (2, (1, 2)),
+        limit_s=180,
     )
     process.kill()
     process.wait()
