@@ -20,7 +20,7 @@ from appliance.controller import tables, tokens
 from appliance.controller.authority import Authority
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.bundles import Export, Received, parts_for
-from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full, issued_to
+from appliance.controller.contact import FULL, is_full, issued_to
 from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
@@ -31,6 +31,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
+from appliance.fleet.places import CONFLICT, REVOKED
 from appliance.transfer.bundle_writer import Part
 
 NOTHING: Final = (CONFLICT, REVOKED)

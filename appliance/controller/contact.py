@@ -44,6 +44,7 @@ from appliance.fleet.messages import (
     decode,
 )
 from appliance.fleet.metadata import ROOTS_PER_ANSWER_MAX
+from appliance.fleet.places import ACTIVE, REVOKED
 
 POLL_S: Final = 60
 TELEMETRY_MAX: Final = 1 << 30
@@ -54,9 +55,6 @@ ISSUED_MAX: Final = 16
 ISSUED_WITHIN_S: Final = 3600
 """How many certificates a box gets within which time; answers may be lost."""
 NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
-ACTIVE: Final = "active"
-CONFLICT: Final = "conflict"
-REVOKED: Final = "revoked"
 NOTHING_SAID: Final[dict[str, Any]] = {
     "seen_ms": 0, "told_timestamp": 0, "told_snapshot": 0, "told_generation": 0, "report": b"", "report_digest": "",
 }  # fmt: skip

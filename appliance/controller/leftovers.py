@@ -18,11 +18,11 @@ from sqlalchemy import Row
 from appliance.controller import tables
 from appliance.controller.blobs import BlobStore, Reclaimed
 from appliance.controller.bundles import pieces_of
-from appliance.controller.contact import REVOKED
 from appliance.controller.desired import Parts, asked
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import DocumentInvalid
+from appliance.fleet.places import REVOKED
 
 WHO = "controller"
 """In the audit log: nobody asked for it."""

@@ -14,7 +14,7 @@ from appliance.controller import tables, tokens
 from appliance.controller.audit import FIRST, Line, first_wrong
 from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
-from appliance.controller.publishing import AT_ONCE, CONFLICT, Publisher
+from appliance.controller.publishing import AT_ONCE, Publisher
 from appliance.controller.releases import Releases, release
 from appliance.controller.schemas import (
     AuditCheck,
@@ -40,7 +40,7 @@ from appliance.controller.standings import SHOWN, is_current, report_of, standin
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import Setting
 from appliance.fleet.messages import Report
-from appliance.fleet.places import Census, Whereabouts, census
+from appliance.fleet.places import CONFLICT, REVOKED, Census, Whereabouts, census
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
@@ -192,7 +192,7 @@ class People:
         """The device's certificates, and tokens to take its place, are good for nothing any more. Raises Unknown."""
         with self._store.transaction() as rows:
             _device(rows, name)
-            rows.change(tables.devices, {"name": name}, state="revoked")
+            rows.change(tables.devices, {"name": name}, state=REVOKED)
             rows.change(tables.certificates, {"device": name}, revoked=True)
             rows.change(tables.tokens, {"device": name}, revoked=True)
             rows.note(now_ms, who, "revoked", device=name)

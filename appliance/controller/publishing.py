@@ -26,9 +26,8 @@ from appliance.controller.signing import DeviceMetadata, is_due, sign_document, 
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.messages import Poll
 from appliance.fleet.metadata import Counters
+from appliance.fleet.places import ACTIVE, CONFLICT
 
-ACTIVE: Final = "active"
-CONFLICT: Final = "conflict"
 AT_ONCE: Final = 16
 """Devices in one transaction, where many are given documents. Boxes wait for it, and each takes a write to the disk."""
 

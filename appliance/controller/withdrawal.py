@@ -15,7 +15,6 @@ from sqlalchemy import Row
 
 from appliance.controller import tables
 from appliance.controller.blobs import BlobStore
-from appliance.controller.contact import REVOKED
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.leftovers import named_by
 from appliance.controller.people import versions_of
@@ -24,6 +23,7 @@ from appliance.controller.schemas import Wish, Withdrawn
 from appliance.controller.standings import report_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import ModelReport
+from appliance.fleet.places import REVOKED
 
 TOLD: Final = 8
 """Of those who need it, so many are named."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
+"""States of a device, as its controller keeps them."""
 HELD: Final = "held"
 FAILURES: Final = frozenset({"failed", "refused"})
 """Phases in which a device reports that it does not go on."""

@@ -40,7 +40,7 @@ def check_own(state: Path) -> None:
         return  # whoever opens it says why that cannot be
     if names and not names & OURS:
         raise StoreUnavailable(
-            f"'{state}' holds other things, such as '{min(names)}', and nothing of a store: give a directory of its own"
+            f"'{state}' holds other things, such as {min(names)!r}, and nothing of a store: give a directory of its own"
         )
 
 

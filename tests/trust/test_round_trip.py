@@ -11,11 +11,12 @@ import pytest
 from appliance.cli.main import main
 from appliance.controller import tables, tokens
 from appliance.controller.by_hand import desk_of
-from appliance.controller.contact import CONFLICT, Contact
+from appliance.controller.contact import Contact
 from appliance.controller.home import LOCK, Settings, make_home
 from appliance.controller.publishing import Publisher
 from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.messages import Enrolment, Report, decode
+from appliance.fleet.places import CONFLICT
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.sync import identity, trust_file
 from appliance.sync.outboxes import waiting

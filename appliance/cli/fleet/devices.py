@@ -99,8 +99,8 @@ def _chosen(found: list[Any], *, not_there: bool, silent_s: int | None) -> list[
     silent = [silent_s is not None and is_silent(_standing(each), now, silent_s) for each in found]
     return [
         each
-        for each, is_silent in zip(found, silent, strict=True)
-        if is_silent or (not_there and _is_amiss(each))
+        for each, unheard in zip(found, silent, strict=True)
+        if unheard or (not_there and _is_amiss(each))
     ]
 
 
