@@ -178,6 +178,9 @@ def told() -> Iterator[None]:
 def reference(text: str) -> tuple[str, int | None]:
     """``NAME/VERSION`` or ``NAME`` as name and version. Fails for anything else."""
     name, slash, number = text.partition("/")
+    fleet, equals, version = text.partition("=")
+    if equals and fleet and version.isascii() and version.isdecimal():
+        raise CommandFailed(f"'{text}' is how 'fleet want' names a version; here it is {fleet}/{version}")
     if not name or (slash and not (number.isascii() and number.isdecimal())):
         raise CommandFailed(f"'{text}' is not NAME or NAME/VERSION")
     return name, int(number) if slash else None
