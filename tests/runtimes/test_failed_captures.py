@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
+from appliance.process.life import GAVE_UP
 from appliance.runtimes import lost_session, onnx_cuda
 from appliance.runtimes.lost_session import PAUSE_NS_MAX, SECOND_NS, TRIES_MAX
 from appliance.runtimes.onnx_cuda import NO_LIMIT
@@ -134,7 +134,7 @@ def test_a_session_that_is_gone_is_not_tried_to_be_made_with_each_request(
     bench: Bench, mlp: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try is a load, for which others wait. A device that is full ends nothing, however long."""
-    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a full device is no reason to end the worker"))
+    monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("a full device is no reason to end the worker"))
     memory = Memory(np.ones((1, 64), np.float32))
 
     def full() -> None:
@@ -168,8 +168,8 @@ def test_a_worker_in_which_a_session_can_never_be_made_anew_ends_and_no_request_
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    ended = list[tuple[int, int]]()
-    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append((pid, number)))
+    ended = list[int]()
+    monkeypatch.setattr(os, "_exit", ended.append)
     memory = Memory(np.ones((1, 64), np.float32))
 
     def broken() -> None:
@@ -181,7 +181,7 @@ def test_a_worker_in_which_a_session_can_never_be_made_anew_ends_and_no_request_
         clock.wait(PAUSE_NS_MAX // SECOND_NS)
         with pytest.raises(RunFailed, match=r"cannot be made anew: cuDNN is not there any more$"):
             memory.run(mlp, (0,))
-    assert ended == [(os.getpid(), signal.SIGKILL)]
+    assert ended == [GAVE_UP]
     said = capfd.readouterr().err.splitlines()[-1]
     assert said == "model/1 is given up in this process: cuDNN is not there any more"
 

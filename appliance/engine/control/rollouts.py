@@ -364,6 +364,8 @@ class Rollouts:
             quick = wish is not None and wish.quick
             certain = worker.did_only(culprit.id) and not (held.running or held.leased)
             self.version_blame.loaded(culprit, event, now_ns, quick=quick, known=certain)
+        elif event.cause is ExitCause.GAVE_UP and held.asked is not None:
+            self._groups.leave_uncaptured(held.asked)
         self._tell_blame(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 
