@@ -137,7 +137,7 @@ class Library:
         mark = words.said
         opened = runtime.deserialize_cuda_engine(engine)
         if opened is None:
-            raise _refusal(LoadFailed, "TensorRT does not take its own engine", words, mark)
+            raise _problem(LoadFailed, words, mark, "TensorRT does not take its own engine")
         return Engine(self._module, runtime, opened, words)
 
 
@@ -159,8 +159,8 @@ class Engine:
         if can <= most:
             return 0
         if not _sets(self._engine, "weight_streaming_budget_v2", most):
-            what = "TensorRT keeps no part of the weights off the device"
-            raise _refusal(LoadFailed, what, self._words, mark)
+            text = "TensorRT keeps no part of the weights off the device"
+            raise _problem(LoadFailed, self._words, mark, text)
         return can - most
 
     def refitted(self, graph: bytes, path: str) -> bytes:
@@ -189,9 +189,9 @@ class Engine:
             lambda: self._engine.create_execution_context(strategy), "execution context", self._words
         )
         if not _takes(made.set_optimization_profile_async, profile, stream):
-            raise _refusal(LoadFailed, f"TensorRT takes no profile {profile}", self._words, mark)
+            raise _problem(LoadFailed, self._words, mark, f"TensorRT takes no profile {profile}")
         if not _takes(made.set_device_memory, scratch, nbytes):
-            raise _refusal(LoadFailed, "TensorRT takes no memory to compute in", self._words, mark)
+            raise _problem(LoadFailed, self._words, mark, "TensorRT takes no memory to compute in")
         return Context(made, self._words)
 
     def context_bytes(self, profile: int) -> int:
@@ -230,12 +230,10 @@ class Context:
 
     def set_input_shape(self, name: str, shape: Shape) -> None:
         """Say what shape an input of the next run has."""
-        self._tell(
-            f"TensorRT does not take the shape {list(shape)} of '{name}'",
-            self._context.set_input_shape,
-            name,
-            shape,
-        )
+        mark = self._words.said
+        if not _takes(self._context.set_input_shape, name, shape):
+            text = f"TensorRT does not take the shape {list(shape)} of '{name}'"
+            raise _problem(RunFailed, self._words, mark, text)
 
     def output_shape(self, name: str) -> Shape:
         """The shape of an output with the inputs as they were set; -1 where it depends on values."""
@@ -243,19 +241,16 @@ class Context:
 
     def set_address(self, name: str, address: int) -> None:
         """Say where on the device a tensor lies."""
-        self._tell(
-            f"TensorRT does not take the address of '{name}'", self._context.set_tensor_address, name, address
-        )
+        mark = self._words.said
+        if not _takes(self._context.set_tensor_address, name, address):
+            text = f"TensorRT does not take the address of '{name}'"
+            raise _problem(RunFailed, self._words, mark, text)
 
     def run(self, stream: int) -> None:
         """Put a run into a stream."""
-        self._tell("TensorRT cannot run this", self._context.execute_async_v3, stream)
-
-    def _tell(self, refused: str, call: Callable[..., Any], *arguments: Any) -> None:
-        """Tell TensorRT something; ``refused`` is what it is where that says no."""
         mark = self._words.said
-        if not _takes(call, *arguments):
-            raise _refusal(RunFailed, refused, self._words, mark)
+        if not _takes(self._context.execute_async_v3, stream):
+            raise _problem(RunFailed, self._words, mark, "TensorRT cannot run this")
 
 
 def _words(module: Any) -> Any:
@@ -345,17 +340,17 @@ def _made(make: Callable[[], Any], what: str, words: Any) -> Any:
     try:
         value = make()
     except TypeError as problem:
-        raise _refusal(LoadFailed, f"TensorRT makes no {what}", words, mark) from problem
+        raise _problem(LoadFailed, words, mark, f"TensorRT makes no {what}") from problem
     if value is None:
-        raise _refusal(LoadFailed, f"TensorRT makes no {what}", words, mark)
+        raise _problem(LoadFailed, words, mark, f"TensorRT makes no {what}")
     return value
 
 
-def _refusal(kind: type[LoadFailed | RunFailed], what: str, words: Any, mark: int) -> ApplianceError:
+def _problem(kind: type[LoadFailed | RunFailed], words: Any, mark: int, text: str) -> ApplianceError:
     """That TensorRT says no, in its words since it had said ``mark`` of them: others may be of another session, or of a
     failure that is long over."""
     heard = list(words.kept)[mark - words.said :] if words.said > mark else []
-    reason = f"{what}: {'; '.join(heard) or SILENT}"
+    reason = f"{text}: {'; '.join(heard) or SILENT}"
     if any(map(_DEVICE_FULL.match, heard)):
         return _WHERE_FULL[kind](full_text(reason))
     return kind(reason)
