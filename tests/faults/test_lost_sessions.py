@@ -73,6 +73,7 @@ def test_a_model_whose_session_goes_with_each_capture_costs_its_neighbour_one_re
         except InferenceServerException as problem:
             refused.add(str(problem))
     assert any("cannot be made anew: cuDNN is not there any more" in each for each in refused)
+    daemon.wait_log(f"{LOSES}/1 is given up in this process: cuDNN is not there any more")
     for _ in range(20):
         assert [answer(daemon, model) for model in (LOSES, NEIGHBOUR)] == [expected] * 2
     assert [restarts_of(daemon, model) for model in (LOSES, NEIGHBOUR)] == [{"gave up": 1}] * 2
