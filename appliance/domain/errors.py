@@ -254,3 +254,8 @@ class DeviceFull(RunFailed):
 
 class BeyondDeviceLimit(RunFailed):
     """A run takes more of a device than its session is held to, however much is free there."""
+
+
+def is_of_full_device(problem: Exception) -> bool:
+    """Whether a load failed, or what was run in one, as a device had no memory: nothing is known against the model."""
+    return isinstance(problem, DeviceHasNoRoom) or isinstance(problem.__cause__ or problem, DeviceFull)

@@ -1,4 +1,4 @@
-"""How this process lives: as long as its parent, under which name, and who ends it.
+"""How this process lives: as long as its parent, under which name, who ends it, and how it says that it cannot go on.
 
 Linux only, like the appliance.
 """
@@ -14,6 +14,8 @@ from appliance.process.calls import prctl
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+GAVE_UP: Final = os.EX_TEMPFAIL
+"""The status of a process that gave up what it did, for another one to try."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -21,6 +23,11 @@ def die_with_parent(parent: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def give_up() -> None:
+    """End at once, as what this process runs cannot go on in it, and nothing of that is to blame."""
+    os._exit(GAVE_UP)
 
 
 def adopt_orphans() -> None:

@@ -93,7 +93,7 @@ def capturing(device: object) -> AbstractContextManager[None]:
 
 
 def ran_short(device: object) -> None:
-    """A run failed for want of a device's memory."""
+    """A run, or a capture, failed for want of a device's memory."""
     _apart.ran_short(device)
 
 

@@ -83,11 +83,16 @@ def memory_problem(limit: DeviceLimit, reason: str) -> str:
             f"have fewer models there, name another GPU in config.pbtxt, or run it in smaller batches: {reason}"
         )
     if _DEVICE_FULL.match(_words_of(reason)):
-        return (
-            f"its GPU has no memory left; see who has it (nvidia-smi), have fewer models there, or name another GPU "
-            f"in config.pbtxt: {reason}"
-        )
+        return full_text(reason)
     return ""
+
+
+def full_text(reason: str) -> str:
+    """That the device had no memory, of which ``reason`` tells, and what to do."""
+    return (
+        f"its GPU has no memory left; see who has it (nvidia-smi), have fewer models there, or name another GPU in "
+        f"config.pbtxt: {reason}"
+    )
 
 
 def weights_problem(limit: DeviceLimit, weight_bytes: int) -> str:

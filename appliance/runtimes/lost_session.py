@@ -2,12 +2,11 @@
 a whole load, and when this process is given up for it.
 
 A device that is full costs nobody else anything: it is tried for as long as it takes. What fails for another reason,
-try after try, may be this process's, and another one is started in its place."""
+try after try, may be this process's, and another one is started in its place. The daemon has the version loaded there
+without captures: those that it shares a process with are started anew for it once."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from time import monotonic_ns
 from typing import Final
 
 from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
+from appliance.process.life import give_up
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.onnx_sessions import run_error
 
@@ -41,8 +41,8 @@ class LostSession:
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """For what makes the session anew. Raises RunFailed with why there is none: at once, while that is not tried
-        again yet. Where it was tried too often the process ends, by SIGKILL: nothing that it runs is to blame for that,
-        and all of it is run again in the next one."""
+        again yet. Where it was tried too often the process gives up: no request is to blame for that, and all are run
+        again in the next one, in which this version captures nothing."""
         if (left_ns := self._again_ns - monotonic_ns()) > 0:
             raise self._kind(f"{self._told}; the next try is in {-(-left_ns // SECOND_NS)} s")
         try:
@@ -58,7 +58,7 @@ class LostSession:
             self._failed += not full
             if self._failed >= TRIES_MAX:
                 print(f"{self._key} is given up in this process: {words}", file=sys.stderr, flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
+                give_up()
             raise self._kind(self._told) from problem
 
 

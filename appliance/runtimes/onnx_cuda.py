@@ -26,7 +26,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import RunFailed
+from appliance.domain.errors import DeviceFull, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, filled_up, rows_of
@@ -39,6 +39,7 @@ from appliance.runtimes.device_graphs import (
     alike,
     capturing,
     once_more,
+    ran_short,
     tell_anew,
     tell_without_graphs,
     whole_device,
@@ -48,7 +49,7 @@ from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.lost_session import LostSession
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.onnx_placement import read_here, written_here
-from appliance.runtimes.onnx_sessions import device_error, shapes_key
+from appliance.runtimes.onnx_sessions import device_error, run_error, shapes_key
 from appliance.runtimes.onnx_stage import Batch, Graphs, Stage
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -191,7 +192,7 @@ class CudaSession:
         try:
             self._cuda.enter()
             if stage is None:
-                return self._learn(key if self._fixed else None, batch, wanted)
+                return self._learned(key if self._fixed else None, batch, wanted)
             failed = False
             try:
                 produced = self._replay(stage, batch, place)
@@ -211,7 +212,7 @@ class CudaSession:
         shapes depend on values, or an input is an output; or the device was full for a moment, and they are learned
         anew."""
         expected = batch.produced(stage.produced).shapes
-        produced = self._learn(None, batch, wanted)
+        produced = self._learned(None, batch, wanted)
         if failed and produced.shapes == expected:
             self._stages.pop(key, None)
             self._drop(stage)
@@ -328,6 +329,18 @@ class CudaSession:
 
     # --- learning shapes
 
+    def _learned(self, key: object | None, batch: Batch, wanted: tuple[int, ...]) -> Produced:
+        """As ``_learn``; once more where the device has no memory and some is kept for shapes that have no graph."""
+        try:
+            return self._learn(key, batch, wanted)
+        except Exception as problem:
+            plain = [each for each, stage in self._stages.items() if not stage.graph]
+            if not plain or not isinstance(run_error(problem, self._about.limit), DeviceFull):
+                raise
+        for each in plain:
+            self._drop(self._stages.pop(each))
+        return self._learn(key, batch, wanted)
+
     def _learn(self, key: object | None, batch: Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
         if self._graphs.lost is not None:
@@ -443,6 +456,8 @@ class CudaSession:
         nothing back of what they have."""
         self._cuda.end_capture(self._copies.stream)
         self._end_if_dead(problem)
+        if isinstance(run_error(problem, self._about.limit), DeviceFull):
+            ran_short(self._cuda)
         self._graphs.failed += 1
         self._graphs.on = once_more(self._graphs.failed, problem)
         if self._graphs.on:

@@ -287,6 +287,8 @@ class ExitCause(Enum):
     DIED = "died"
     KILLED = "killed"
     """By others: a person, or the kernel for want of memory."""
+    GAVE_UP = "gave up"
+    """By its own doing: a session that it ran went with the capture of a graph, and could not be made anew."""
     HUNG = "hung"
     NONSENSE = "answered nonsense"
     ZYGOTE = "zygote died"

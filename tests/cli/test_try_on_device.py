@@ -20,6 +20,9 @@ from appliance.tools.subject import find_subject
 from models.make_digits import HOME
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 
+UNPROVEN = "; --device cpu proves it on the processor, --no-proof packs it without being run"
+ELSEWHERE = "on the processor, as --device says; a box tries it where config.pbtxt does (cuda)"
+CASES = len(read_golden(str(HOME / "2" / "golden" / "set.json")).cases)
 BENCH = ("--rows", "1", "--budget-ms", "5")
 
 
@@ -76,8 +79,35 @@ def test_a_package_of_a_model_for_a_gpu_says_all_of_why_it_is_not_proven(
     assert run("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model") == 1
     said = capsys.readouterr().err
     assert "asks for device 'cuda', but the installed onnxruntime has no CUDAExecutionProvider" in said
-    assert said.endswith("on a GPU where there is one); --no-proof packs it without being run\n")
-    assert "--device" not in said
+    assert said.endswith(f"on a GPU where there is one){UNPROVEN}\n")
+
+
+def test_a_package_of_a_model_for_a_gpu_is_proven_on_the_processor_and_says_so(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model", "--force")
+    assert run(*words) == 1
+    assert capsys.readouterr().err.endswith(f"{UNPROVEN}\n")
+    assert run(*words, "--device", "cpu") == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["proof"].endswith(f"bit for bit, {ELSEWHERE}")
+    assert said["golden"].endswith(f"{CASES} cases of it held here, {ELSEWHERE}")
+    assert run(*words, "--device", "cpu", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["proven_on"], told["proven_cases"]) == ("cpu", CASES)
+    place(digits, "KIND_CPU")
+    assert run(*words) == 0
+    assert ELSEWHERE not in capsys.readouterr().out
+
+
+def test_what_proves_nothing_proves_it_nowhere(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model")
+    assert run(*words, "--no-proof", "--device", "cpu") == 2
+    assert "--device says where it is proven, and --no-proof does not prove it" in capsys.readouterr().err
+    assert run(*words, "--no-proof", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["proven_on"] == ""
 
 
 def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
@@ -112,13 +142,12 @@ def test_what_is_asked_of_a_gpu_keeps_no_tool_from_a_machine_without_one(
     assert run("bench", digits, *BENCH, "--device", "CPU") == 0
     assert run(*pack, "--force") == 1
     said = capsys.readouterr().err
-    assert said.endswith("; --no-proof packs it without being run\n")
-    assert "--device" not in said
-    assert run(*pack, "--force", "--no-proof") == 0
+    assert said.endswith(f"{UNPROVEN}\n")
+    assert run(*pack, "--force", "--device", "cpu") == 0
 
 
 def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("bench", "golden"):
+    for command in ("bench", "golden", "pack"):
         with pytest.raises(SystemExit) as ended:
             run(command, digits, "--device", "gpu")
         assert ended.value.code == 2

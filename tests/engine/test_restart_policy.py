@@ -42,6 +42,8 @@ def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
     assert blamed((), 5, new=False) == 5
     assert blamed((), -1, new=True) == -1
     assert blamed((4,), 5, new=True, cause=ExitCause.ZYGOTE) == -1
+    assert blamed((4,), 5, new=True, cause=ExitCause.GAVE_UP) == -1
+    assert blamed((), 5, new=True, cause=ExitCause.GAVE_UP) == 5
 
 
 def test_what_is_as_old_as_the_window_counts_and_who_lived_as_long_as_is_stable_is() -> None:

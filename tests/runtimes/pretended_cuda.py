@@ -15,15 +15,18 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes import onnx
+from appliance.runtimes import lost_session, onnx
 from appliance.runtimes.onnx import PROVIDERS, OnnxRuntime
-from appliance.runtimes.onnx_cuda import CudaSession
+from appliance.runtimes.onnx_cuda import GRAPH_ID, NO_GRAPH, CudaSession
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from tests.devices.simulated_cuda import SimulatedCuda
 
 SMALL_BYTES = 1 << 20
 """A limit from here on is none that a test wants to reach."""
 IN_ARENA = "session.use_env_allocators"
+LOSES = "loses"
+SHORT_PAUSE_NS = 300_000_000
+"""Between tries to make a session anew."""
 
 
 class PretendedCuda(OnnxRuntime):
@@ -56,12 +59,40 @@ class PretendedCuda(OnnxRuntime):
         return SimpleNamespace(get_providers=lambda: [provider, processor], _sess=_OnCuda(session, provider))
 
 
+class LosingCuda(PretendedCuda):
+    """The same in the place of ``onnx``. A model that is called LOSES has no capture that comes to something, and no
+    session a second time in a process."""
+
+    name = "onnx"
+
+    def __init__(self) -> None:
+        super().__init__()
+        lost_session.PAUSE_NS = lost_session.PAUSE_NS_MAX = SHORT_PAUSE_NS  # type: ignore[misc]
+        self._made = 0
+
+    def _session(self, model: Any, options: Any, providers: list[Any], **rest: Any) -> Any:
+        made = super()._session(model, options, providers, **rest)
+        if f"/{LOSES}/" in str(model):
+            if self._made:
+                raise RuntimeError("cuDNN is not there any more")
+            self._made += 1
+            made._sess.loses = True
+        return made
+
+
 class _OnCuda:
     """A session that says of all its nodes that they are on CUDA, and of its inputs and outputs that they are there."""
 
     def __init__(self, session: Any, provider: str) -> None:
         self._session = session
         self._provider = provider
+        self.loses = False
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        """Run, unless that is to be captured and cannot be."""
+        if self.loses and options.get_run_config_entry(GRAPH_ID) != str(NO_GRAPH):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self._session.run_with_iobinding(binding, options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

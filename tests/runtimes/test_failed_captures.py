@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 
 from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
-from appliance.runtimes import lost_session, onnx_cuda
+from appliance.process.life import GAVE_UP
+from appliance.runtimes import device_graphs, lost_session, onnx_cuda
 from appliance.runtimes.lost_session import PAUSE_NS_MAX, SECOND_NS, TRIES_MAX
 from appliance.runtimes.onnx_cuda import NO_LIMIT
 from appliance.runtimes.runtime import Session
@@ -134,7 +134,7 @@ def test_a_session_that_is_gone_is_not_tried_to_be_made_with_each_request(
     bench: Bench, mlp: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try is a load, for which others wait. A device that is full ends nothing, however long."""
-    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a full device is no reason to end the worker"))
+    monkeypatch.setattr(os, "_exit", lambda _: pytest.fail("a full device is no reason to end the worker"))
     memory = Memory(np.ones((1, 64), np.float32))
 
     def full() -> None:
@@ -168,8 +168,8 @@ def test_a_worker_in_which_a_session_can_never_be_made_anew_ends_and_no_request_
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    ended = list[tuple[int, int]]()
-    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append((pid, number)))
+    ended = list[int]()
+    monkeypatch.setattr(os, "_exit", ended.append)
     memory = Memory(np.ones((1, 64), np.float32))
 
     def broken() -> None:
@@ -181,7 +181,7 @@ def test_a_worker_in_which_a_session_can_never_be_made_anew_ends_and_no_request_
         clock.wait(PAUSE_NS_MAX // SECOND_NS)
         with pytest.raises(RunFailed, match=r"cannot be made anew: cuDNN is not there any more$"):
             memory.run(mlp, (0,))
-    assert ended == [(os.getpid(), signal.SIGKILL)]
+    assert ended == [GAVE_UP]
     said = capfd.readouterr().err.splitlines()[-1]
     assert said == "model/1 is given up in this process: cuDNN is not there any more"
 
@@ -251,3 +251,48 @@ def test_a_run_that_fails_for_a_moment_costs_its_shapes_nothing_for_good(bench: 
     assert failed == [True]
     assert set(bench.made[0].captured) == {"1", "2"}, "learned anew, and captured"
     assert len(bench.cuda.held) == 2
+
+
+def test_what_a_session_keeps_for_shapes_that_came_once_refuses_no_request(
+    bench: Bench, mlp: Session
+) -> None:
+    """It is kept so that they are faster should they come again; others have a request now."""
+    often = Memory(np.ones((1, 64), np.float32))
+    expected = answers(mlp, often, 4)[0]
+    bench.cuda.total = 60_000
+    for rows in range(60, 90):
+        assert len(answers(mlp, Memory(np.ones((rows, 64), np.float32)), 1)[0]) == rows * 40
+    replays = bench.made[0].replays
+    assert answers(mlp, often, 3) == [expected] * 3
+    assert bench.made[0].replays == replays + 3, "what comes often has its graph still"
+
+
+def test_a_run_that_finds_no_memory_is_done_once_more_in_what_the_session_kept(
+    bench: Bench, mlp: Session
+) -> None:
+    answers(mlp, Memory(np.ones((60, 64), np.float32)), 1)
+    real = bench.made[0].run_with_iobinding
+
+    def full(binding: object, options: Any) -> None:
+        if len(bench.cuda.held) > 1:
+            raise RuntimeError("CUDA failure 2: out of memory")
+        real(binding, options)
+
+    bench.made[0].run_with_iobinding = full  # type: ignore[method-assign]
+    assert len(answers(mlp, Memory(np.ones((70, 64), np.float32)), 1)[0]) == 70 * 40
+    bench.cuda.total = 0
+    with pytest.raises(DeviceFull, match="its GPU has no memory left"):
+        answers(mlp, Memory(np.ones((80, 64), np.float32)), 1)
+
+
+def test_captures_that_fail_for_want_of_memory_are_not_all_tried_in_the_moment_that_lacks_it(
+    bench: Bench, mlp: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_graphs, "monotonic_ns", clock)
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = bench.fail = "CUDA failure 2: out of memory ; GPU=0"
+    expected = answers(mlp, memory, 12)[0]
+    bench.made[-1].fail = bench.fail = ""
+    clock.wait(2)
+    assert answers(mlp, memory, 8) == [expected] * 8
+    assert bench.made[-1].captured

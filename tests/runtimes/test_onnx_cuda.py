@@ -114,9 +114,32 @@ def test_a_graph_of_another_thread_is_captured_anew(bench: Bench, mlp: Session) 
     thread = threading.Thread(target=answers, args=(mlp, memory, 5))
     thread.start()
     thread.join()
-    bench.made[0].captured.clear()  # they went with the thread
+    bench.made[
+        0
+    ].captured.clear()  # of that thread, with which ONNX Runtime keeps them for as long as the session lives
     answers(mlp, memory, 3)
     assert bench.made[0].captured[0] == "1"
+
+
+def test_the_graphs_that_a_load_in_another_thread_leaves_are_bounded_as_are_those_that_serve(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there twice then, and the second ones are in no word of the session: what is bounded is their number."""
+    monkeypatch.setattr(onnx_cuda, "GRAPHS_MAX", 3)
+
+    def every_shape() -> None:
+        for rows in range(1, 7):
+            answers(mlp, Memory(np.ones((rows, 64), np.float32)), 4)
+
+    loading = threading.Thread(target=every_shape)
+    loading.start()
+    loading.join()
+    left = set(bench.made[0].captured)
+    bench.made[0].captured.clear()
+    every_shape()
+    assert left == set(bench.made[0].captured) == {"1", "2", "3"}, (
+        "the same numbers, by which each thread has its own"
+    )
 
 
 def test_what_operators_leave_for_copies_is_taken_back_also_without_graphs(tmp_path: Path) -> None:

@@ -234,3 +234,50 @@ def test_an_engine_that_a_neighbour_slowed_is_dropped_and_not_refused_and_built_
         assert (version.state.value, version.packed) == ("READY", False)
         assert any("measured apart" in note for note in version.notes)
         world.settle()
+
+
+class FullWorkers(EngineWorkers):
+    """Workers on a device that is full whenever an engine is loaded, so often as ``full`` says."""
+
+    full = 0
+
+    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None]) -> None:
+        super().__init__(world, arena, lambda event: emit(self._refused(event)))
+
+    def _refused(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.ModelLoaded) and event.packed and self.full:
+            self.full -= 1
+            return port.ModelRefused(event.worker, event.model, "its GPU has no memory left", full=True)
+        return event
+
+    def compared(self, version: ModelVersion) -> tuple[SideBySide, ...]:
+        """It is built once: who builds it again finds it there, and compares nothing."""
+        return () if version.key in self.engines else super().compared(version)
+
+
+class FullWorld(EngineWorld):
+    """A world of those."""
+
+    workers_type = FullWorkers
+    workers: FullWorkers
+
+
+@pytest.mark.parametrize("full", [0, 1, 3])
+def test_an_engine_for_which_the_device_is_full_is_loaded_when_there_is_room(full: int) -> None:
+    """It was built, proven and compared: what it lacks is memory, which somebody else has for a moment."""
+    seed = next(each for each in range(99) if ratio_of(make_version("m0", 1), each) < FACTOR)
+    world = FullWorld(seed, names=1, swap=RolloutPolicy(watch_s=0.1))
+    world.workers.seed, world.workers.full = seed, full
+    world.engined()
+    world.start()
+    minutes = 0
+    while not world.engine.status().versions[0].packed:
+        (version,) = world.engine.status().versions
+        assert version.state.value == "READY", "it serves from its session meanwhile"
+        world.world.run(world.world.now + 60_000 * MS)
+        minutes += 1
+        assert minutes < 20
+    assert world.workers.full == 0
+    (version,) = world.engine.status().versions
+    assert not [note for note in version.notes if "has no engine" in note]
+    world.settle()

@@ -19,8 +19,11 @@ SECOND_NS = 1_000_000_000
 
 def culprit_of(event: WorkerExited, *, running: bool, loads_new: bool) -> int:
     """The id of the model whose load ended the process; -1: none did. ``running``: it had a batch, which is to blame
-    unless what it loaded has not been open yet (``loads_new``), for what ran has run before."""
-    if event.cause is ExitCause.ZYGOTE or (running and not loads_new):
+    unless what it loaded has not been open yet (``loads_new``), for what ran has run before. It gives up with what it
+    runs alone, which it has tried for longer than a load runs anything."""
+    if event.cause is ExitCause.ZYGOTE or (
+        running and not (loads_new and event.cause is not ExitCause.GAVE_UP)
+    ):
         return -1
     return event.loading
 

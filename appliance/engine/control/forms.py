@@ -192,6 +192,11 @@ class Forms:
         if served.model.runtime in FORMED_WHOLE:
             served.unbuilt = f"it has no engine, and runs without: {reason}"
 
+    def try_later(self, served: Served, reason: str, now_ns: int) -> None:
+        """The form of ``served`` is there, and had no room on its device: it is loaded again when there may be some."""
+        self.goes_without(served, reason)
+        self._pace.at(self._queue.put_off(served, now_ns))
+
     def told(self, event: FormJudged | ModelProgress, served: Served | None) -> None:
         """A worker says what is to become of a form of ``served``, or how far the one is that it builds."""
         if self._building is not None and self._building[:2] == (event.worker, event.model):

@@ -7,6 +7,8 @@ owner: the rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from appliance.config.workers import PlacementConfig
 from appliance.core.memory.budget import WaitsForProcess
@@ -34,6 +36,10 @@ from appliance.workers.port import (
 from appliance.workers.settings import WorkerSettings, WorkerTerms
 
 NEVER_NS = 1 << 62
+UNCAPTURED: Final = (
+    "it runs without CUDA graphs until it has other files or the appliance starts anew: its session went with the "
+    "capture of one, could not be made anew, and its worker ended for that"
+)
 
 
 class InstanceGroups:
@@ -179,7 +185,8 @@ class InstanceGroups:
             room_bytes = self._memory.room_bytes(served) if self._memory is not None else 0
             wish = load_wish(served, self._here.attempts.get(served.id))._replace(room_bytes=room_bytes)
             worker.loading[served.id] = wish
-            self._port.load(worker.id, served.id, served.model, wish)
+            model = replace(served.model, cuda_graphs=False) if served.placed.uncaptured else served.model
+            self._port.load(worker.id, served.id, model, wish)
 
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due."""
@@ -272,6 +279,11 @@ class InstanceGroups:
             served.placed.restarts[cause] += 1
         self._close_lane(worker, back_at_ns + group.load_ns + 1, final=final)
         group.due_ns.append(back_at_ns)
+
+    def leave_uncaptured(self, served: Served) -> None:
+        """Load a version without CUDA graphs from now on: its worker gave up a session that went with one."""
+        if served.model.cuda_graphs and not served.model.on_cpu:
+            served.placed.uncaptured = UNCAPTURED
 
     def resume(self, group: InstanceGroup, now_ns: int) -> list[Served]:
         """Start what is due in ``group``, and open what its other workers can do alone."""

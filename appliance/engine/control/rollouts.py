@@ -323,7 +323,11 @@ class Rollouts:
             self._recorder.count(assessments=event.assessed, assessments_failed=event.assessed)
             # A process that has held others may say this of them, too, and they would stay out for its word alone.
             unsupported = event.unsupported and self._groups.did_only(event.worker, event.model)
+            version = self._core.registry.versions[event.model]
             self._tell(told.Refused(event.model, event.reason, unsupported), now_ns)
+            serving = self._core.registry.find(version.slot)
+            if event.full and version.is_packed and serving is not None:
+                self.forms.try_later(self._served[serving.id], event.reason, now_ns)
 
     def _open(self, there: Sequence[Served], now_ns: int) -> None:
         """The scheduler may have them; whether they serve is for their trials to say."""
@@ -364,6 +368,8 @@ class Rollouts:
             quick = wish is not None and wish.quick
             certain = worker.did_only(culprit.id) and not (held.running or held.leased)
             self.version_blame.loaded(culprit, event, now_ns, quick=quick, known=certain)
+        elif event.cause is ExitCause.GAVE_UP and held.asked is not None:
+            self._groups.leave_uncaptured(held.asked)
         self._tell_blame(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 

@@ -175,7 +175,7 @@ class Crashes:
 
 def blames(cause: ExitCause) -> bool:
     """Whether a worker that ended so tells something of the one request that it had."""
-    return cause not in BLAMELESS and cause is not ExitCause.KILLED
+    return cause not in BLAMELESS and cause not in (ExitCause.KILLED, ExitCause.GAVE_UP)
 
 
 def held(served: Served, left_ns: int) -> QuotaExceeded:

@@ -64,12 +64,14 @@ class InMemory:
 class Placed:
     """``group`` is -1 until a version is placed; ``load_ns`` is how long its last load took, ``progress`` how far one
     is; ``note`` is what its runtime has people know of how it runs, "" for nothing; ``restarts`` counts processes that
-    held it and were replaced, by why they ended. Changed by the instance groups alone."""
+    held it and were replaced, by why they ended; ``uncaptured`` is why it is loaded without CUDA graphs though it asks
+    for them, "" where it is not. Changed by the instance groups alone."""
 
     group: int = -1
     load_ns: int = 0
     progress: ModelProgress | None = None
     note: str = ""
+    uncaptured: str = ""
     restarts: Counter[ExitCause] = field(default_factory=Counter)
 
 

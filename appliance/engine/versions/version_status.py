@@ -86,7 +86,10 @@ def version_status(
         golden=_golden(proof) if proof is not None and proof.cases else None,
         interface=_interface(served.version),
         untried=remark_text(untried) if untried is not None else "",
-        notes=(*served.model.notes, *filter(None, (served.unbuilt, served.placed.note))),
+        notes=(
+            *served.model.notes,
+            *filter(None, (served.unbuilt, served.placed.uncaptured, served.placed.note)),
+        ),
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )

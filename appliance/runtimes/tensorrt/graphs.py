@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import DeviceFull, DeviceHasNoRoom
 from appliance.runtimes.device_copies import DeviceCopies
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
@@ -17,8 +18,10 @@ from appliance.runtimes.device_graphs import (
     alike,
     capturing,
     once_more,
+    ran_short,
     tell_without_graphs,
 )
+from appliance.runtimes.device_limit import is_full
 from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE
 from appliance.runtimes.tensorrt.contexts import Contexts, Setting, tell
@@ -66,6 +69,8 @@ class Graphs:
             with suppress(Exception):
                 self._cuda.finish(stream)
             end_if_lost(self._cuda, self._key, problem)
+            if isinstance(problem, DeviceFull | DeviceHasNoRoom) or is_full(str(problem)):
+                ran_short(self._cuda)
             self._failed += 1
             if not once_more(self._failed, problem):
                 self._go_without(graph, str(problem))

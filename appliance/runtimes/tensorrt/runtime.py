@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 from appliance import __version__
 from appliance.devices.cuda import Cuda
-from appliance.domain.errors import ArtefactError, LoadFailed
+from appliance.domain.errors import ArtefactError, DeviceHasNoRoom, LoadFailed
 from appliance.domain.flag import is_true
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.runtimes.device_graphs import tell_without_graphs
-from appliance.runtimes.device_limit import BESIDE_BYTES
+from appliance.runtimes.device_limit import BESIDE_BYTES, full_text, is_full
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime, bring_libraries
 from appliance.runtimes.runtime import (
     ENGINE_FILE,
@@ -218,12 +218,14 @@ class TensorrtRuntime:
 
     def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> Cuda:
         """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
-        LoadFailed."""
+        LoadFailed, DeviceHasNoRoom where there is none for a context."""
         if not self._driver.devices:
             raise LoadFailed(f"{version.key}: TensorRT has no device: {self._driver.problem}")
         try:
             return self._device(settings.device.index)
         except OSError as problem:
+            if is_full(str(problem)):
+                raise DeviceHasNoRoom(f"{version.key}: {full_text(str(problem))}") from problem
             raise LoadFailed(f"{version.key}: TensorRT cannot open {settings.device}: {problem}") from problem
 
     def _engine_of(self, version: ModelVersion) -> bytes:

@@ -14,10 +14,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import ApplianceError, LoadFailed, RunFailed
+from appliance.domain.errors import ApplianceError, DeviceFull, DeviceHasNoRoom, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.buckets import bucket, cut, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout
+from appliance.runtimes.device_graphs import ran_short
+from appliance.runtimes.device_limit import full_text, is_full
 from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
@@ -66,7 +68,7 @@ class EngineSession:
         try:
             self._copies = DeviceCopies(cuda)
         except CudaFailed as problem:
-            raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
+            raise _not_ready(version, problem) from problem
         self._graphs = Graphs(self._contexts, cuda, self._copies, version.key, on=graphs)
         self._plans: dict[object, _Plan] = {}
         self._batch_max = 0 if version.batching is None else version.max_batch_size
@@ -79,7 +81,7 @@ class EngineSession:
             cuda.finish(self._copies.stream)
         except Exception as problem:
             self.close()
-            raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
+            raise _not_ready(version, problem) from problem
 
     @property
     def limits(self) -> str:
@@ -207,9 +209,12 @@ class EngineSession:
             return self._do(plan, source, feeds, place)
         except Exception as problem:
             self._failed(problem)
-            if isinstance(problem, ApplianceError):
+            error = _run_error(problem)
+            if isinstance(error, DeviceFull):
+                ran_short(self._cuda)
+            if error is problem:
                 raise
-            raise RunFailed(f"the device failed this run: {problem}") from problem
+            raise error from problem
 
     def _do(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
         self._begin(plan, source, feeds)
@@ -244,6 +249,28 @@ class EngineSession:
         for."""
         with suppress(Exception):
             self._cuda.finish(self._copies.stream)
+
+
+def _not_ready(version: ModelVersion, problem: Exception) -> LoadFailed:
+    """Why an engine is not loaded that was opened."""
+    reason = str(problem)
+    if isinstance(problem, DeviceHasNoRoom | DeviceFull):
+        return DeviceHasNoRoom(f"{version.key}: {reason}")
+    if is_full(reason):
+        return DeviceHasNoRoom(f"{version.key}: {full_text(reason)}")
+    return LoadFailed(f"{version.key}: its engine cannot be made ready: {reason}")
+
+
+def _run_error(problem: Exception) -> ApplianceError:
+    """Why a run failed."""
+    if isinstance(problem, ApplianceError):
+        return problem
+    reason = str(problem)
+    return (
+        DeviceFull(full_text(reason))
+        if is_full(reason)
+        else RunFailed(f"the device failed this run: {reason}")
+    )
 
 
 def _key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> object:

@@ -7,13 +7,15 @@ tells why something failed.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from appliance.domain.errors import LoadFailed, RunFailed
+from appliance.domain.errors import ApplianceError, DeviceFull, DeviceHasNoRoom, LoadFailed, RunFailed
 from appliance.domain.tensor import Datatype
+from appliance.runtimes.device_limit import full_text
 from appliance.runtimes.tensorrt.build_progress import WHOLE, BuildProgress
 from appliance.runtimes.tensorrt.profiles import Limits, Profile, Shape
 
@@ -21,6 +23,13 @@ WORDS_MAX: Final = 8
 """Of what it complained about last."""
 ERRORS_MAX: Final = 3
 """Of a graph that are told."""
+_DEVICE_FULL: Final = re.compile(
+    r"(?:\d+: )?(?:\[[^\]\n]{0,500}\] |[\w:~]{1,300}: )?"
+    r"Error Code \d+: (?:Cuda Runtime \(out of memory\)|OutOfMemory \()"
+)
+"""Its words where the device has no memory, behind where in its source, or in which of its functions."""
+_WHERE_FULL: Final = {LoadFailed: DeviceHasNoRoom, RunFailed: DeviceFull}
+SILENT: Final = "it does not say why"
 DATATYPES: Final = {
     "FLOAT": Datatype.FP32,
     "HALF": Datatype.FP16,
@@ -121,13 +130,14 @@ class Library:
 
     def open(self, engine: bytes) -> Engine:
         """An engine that was built here, ready for contexts. Only for bytes that this box has sealed, and where a
-        driver has answered. Raises LoadFailed."""
+        driver has answered. Raises LoadFailed, DeviceHasNoRoom."""
         words = _words(self._module)
         runtime = _made(lambda: self._module.Runtime(words), "runtime", words)
         runtime.engine_host_code_allowed = False
+        mark = words.said
         opened = runtime.deserialize_cuda_engine(engine)
         if opened is None:
-            raise LoadFailed(f"TensorRT does not take its own engine: {_last(words)}")
+            raise _problem(LoadFailed, words, mark, "TensorRT does not take its own engine")
         return Engine(self._module, runtime, opened, words)
 
 
@@ -144,12 +154,13 @@ class Engine:
 
     def limit_weights(self, most: int) -> int:
         """Keep at most so many bytes on the device of those weights that can be elsewhere, before there are contexts;
-        gives how many are elsewhere then. Raises LoadFailed."""
-        can = max(int(self._engine.streamable_weights_size), 0)
+        gives how many are elsewhere then. Raises LoadFailed, DeviceHasNoRoom."""
+        can, mark = max(int(self._engine.streamable_weights_size), 0), self._words.said
         if can <= most:
             return 0
         if not _sets(self._engine, "weight_streaming_budget_v2", most):
-            raise LoadFailed(f"TensorRT keeps no part of the weights off the device: {_last(self._words)}")
+            text = "TensorRT keeps no part of the weights off the device"
+            raise _problem(LoadFailed, self._words, mark, text)
         return can - most
 
     def refitted(self, graph: bytes, path: str) -> bytes:
@@ -171,15 +182,16 @@ class Engine:
 
     def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> Context:
         """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of
-        this engine may have, too, that never run at once. Raises LoadFailed."""
+        this engine may have, too, that never run at once. Raises LoadFailed, DeviceHasNoRoom."""
+        mark = self._words.said
         strategy = self._module.ExecutionContextAllocationStrategy.USER_MANAGED
         made = _made(
             lambda: self._engine.create_execution_context(strategy), "execution context", self._words
         )
         if not _takes(made.set_optimization_profile_async, profile, stream):
-            raise LoadFailed(f"TensorRT takes no profile {profile}: {_last(self._words)}")
+            raise _problem(LoadFailed, self._words, mark, f"TensorRT takes no profile {profile}")
         if not _takes(made.set_device_memory, scratch, nbytes):
-            raise LoadFailed(f"TensorRT takes no memory to compute in: {_last(self._words)}")
+            raise _problem(LoadFailed, self._words, mark, "TensorRT takes no memory to compute in")
         return Context(made, self._words)
 
     def context_bytes(self, profile: int) -> int:
@@ -209,7 +221,8 @@ class Engine:
 
 
 class Context:
-    """One execution context. Raises RunFailed, with TensorRT's words, wherever it says no."""
+    """One execution context. Raises RunFailed, with TensorRT's words, wherever it says no; DeviceFull where it
+    has no memory."""
 
     def __init__(self, context: Any, words: Any) -> None:
         self._context = context
@@ -217,10 +230,10 @@ class Context:
 
     def set_input_shape(self, name: str, shape: Shape) -> None:
         """Say what shape an input of the next run has."""
+        mark = self._words.said
         if not _takes(self._context.set_input_shape, name, shape):
-            raise RunFailed(
-                f"TensorRT does not take the shape {list(shape)} of '{name}': {_last(self._words)}"
-            )
+            text = f"TensorRT does not take the shape {list(shape)} of '{name}'"
+            raise _problem(RunFailed, self._words, mark, text)
 
     def output_shape(self, name: str) -> Shape:
         """The shape of an output with the inputs as they were set; -1 where it depends on values."""
@@ -228,13 +241,16 @@ class Context:
 
     def set_address(self, name: str, address: int) -> None:
         """Say where on the device a tensor lies."""
+        mark = self._words.said
         if not _takes(self._context.set_tensor_address, name, address):
-            raise RunFailed(f"TensorRT does not take the address of '{name}': {_last(self._words)}")
+            text = f"TensorRT does not take the address of '{name}'"
+            raise _problem(RunFailed, self._words, mark, text)
 
     def run(self, stream: int) -> None:
         """Put a run into a stream."""
+        mark = self._words.said
         if not _takes(self._context.execute_async_v3, stream):
-            raise RunFailed(f"TensorRT cannot run this: {_last(self._words)}")
+            raise _problem(RunFailed, self._words, mark, "TensorRT cannot run this")
 
 
 def _words(module: Any) -> Any:
@@ -254,10 +270,12 @@ def _logger(module: Any) -> Any:
         def __init__(self) -> None:
             module.ILogger.__init__(self)
             self.kept: deque[str] = deque(maxlen=WORDS_MAX)
+            self.said = 0
 
         def log(self, severity: Any, text: str) -> None:
             if severity in (module.ILogger.INTERNAL_ERROR, module.ILogger.ERROR):
                 self.kept.append(text.strip())
+                self.said += 1
 
     words = Words()
     module.init_libnvinfer_plugins(words, "")
@@ -318,17 +336,28 @@ def _sets(of: Any, name: str, value: int) -> bool:
 
 def _made(make: Callable[[], Any], what: str, words: Any) -> Any:
     """What ``make`` gives. A constructor whose library gives nothing raises TypeError."""
+    mark = words.said
     try:
         value = make()
     except TypeError as problem:
-        raise LoadFailed(f"TensorRT makes no {what}: {_last(words)}") from problem
+        raise _problem(LoadFailed, words, mark, f"TensorRT makes no {what}") from problem
     if value is None:
-        raise LoadFailed(f"TensorRT makes no {what}: {_last(words)}")
+        raise _problem(LoadFailed, words, mark, f"TensorRT makes no {what}")
     return value
 
 
+def _problem(kind: type[LoadFailed | RunFailed], words: Any, mark: int, text: str) -> ApplianceError:
+    """That TensorRT says no, in its words since it had said ``mark`` of them: others may be of another session, or of a
+    failure that is long over."""
+    heard = list(words.kept)[mark - words.said :] if words.said > mark else []
+    reason = f"{text}: {'; '.join(heard) or SILENT}"
+    if any(map(_DEVICE_FULL.match, heard)):
+        return _WHERE_FULL[kind](full_text(reason))
+    return kind(reason)
+
+
 def _last(words: Any) -> str:
-    return "; ".join(words.kept) or "it does not say why"
+    return "; ".join(words.kept) or SILENT
 
 
 def _parser_text(parser: Any, words: Any) -> str:

@@ -28,8 +28,10 @@ from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.numbers import version_number
 from appliance.cli.terminal import bytes_bar
+from appliance.domain.device import DeviceKind
 from appliance.domain.quantity import counted
 from appliance.store.full_disk import reason_of
+from appliance.tools.commands.options import add_device
 
 if TYPE_CHECKING:
     from appliance.config.repository import RepositoryConfig
@@ -83,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not run it: neither compare the answers of both forms, nor try its golden set",
     )
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -118,6 +121,10 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.tools.packaging.packing import Labels, golden_beside, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
+    if arguments.no_proof and arguments.device:
+        raise CommandFailed(
+            "--device says where it is proven, and --no-proof does not prove it; leave one of them out"
+        )
     signers = signers_of(arguments)
     settings = package_policy.repository_of(arguments.config)
     source = find_source(arguments.source, arguments.version, arguments.include, settings)
@@ -143,7 +150,12 @@ def _pack(arguments: argparse.Namespace) -> int:
         if arguments.no_proof:  # else it is loaded, and refused where it cannot be
             _warn(manifest.key, packed, settings)
         else:
-            job = EquivalenceJob(source=source.model.path, packed=str(packed.resolve()), repository=settings)
+            job = EquivalenceJob(
+                source=source.model.path,
+                packed=str(packed.resolve()),
+                device=arguments.device or "",
+                repository=settings,
+            )
             proof = check_equivalence(job)
         wire = encode(manifest)
         signatures = None
@@ -229,6 +241,7 @@ def _tell(
         "golden": holds_answers((each.path, each.size) for each in manifest.files),
         "proven_requests": proof.rounds,
         "proven_cases": proof.cases,
+        "proven_on": proof.device,
         "unproven": proof.unproven,
         "signed_by": list(keyids),
         "promise": None if manifest.promise is None else asdict(manifest.promise),
@@ -237,7 +250,7 @@ def _tell(
     if json_wanted:
         print(json.dumps(about, indent=2))
         return
-    proven = f"{proof.rounds} random requests answered alike, bit for bit"
+    proven = f"{proof.rounds} random requests answered alike, bit for bit{_elsewhere(proof)}"
     promise = promise_text(manifest.promise)
     if before not in (None, manifest.promise):
         promise += f", in the place of {promise_text(before)} in the golden set of the source"
@@ -260,4 +273,12 @@ def _golden_text(proof: Equivalence) -> str:
     held = "boxes hold its answers to its golden set"
     if not proof.cases:
         return f"{held}, which was not tried here: {printable(proof.unproven)}"
-    return f"{held}; {counted(proof.cases, 'case')} of it held here"
+    return f"{held}; {counted(proof.cases, 'case')} of it held here{_elsewhere(proof)}"
+
+
+def _elsewhere(proof: Equivalence) -> str:
+    """Where it was run, if a box runs it elsewhere."""
+    if proof.device == proof.configured:
+        return ""
+    where = "the processor" if proof.device == DeviceKind.CPU.value else proof.device
+    return f", on {where}, as --device says; a box tries it where config.pbtxt does ({proof.configured})"

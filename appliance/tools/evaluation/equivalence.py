@@ -16,6 +16,7 @@ from appliance.tools.evaluation.inputs import Inputs, random_inputs
 from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, OutputAccuracy, Progress
 from appliance.tools.evaluation.judge import Judge
 from appliance.tools.evaluation.runner import Answer, Runner
+from appliance.tools.evaluation.trial import placed
 from appliance.tools.subject import find_subject
 from appliance.workers.child.proof import open_golden, run_golden
 
@@ -25,6 +26,7 @@ REMEDY: Final = (
     "if these answers are right, make the set anew ('appliance model golden SOURCE --force' with --case or --random) "
     "or allow more (--force --tolerance {}=ABSOLUTE,RELATIVE); else mend the model"
 )
+UNPROVEN: Final = "--device cpu proves it on the processor, --no-proof packs it without being run"
 SHOWN_MAX: Final = 2_000
 """Characters of what a runtime says: a whole sentence with what to do, and not all of a library's trace."""
 
@@ -34,10 +36,11 @@ def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> 
     progress(0, ROUNDS, "loading the packed form")
     try:
         packed = find_subject(Path(job.packed), job.repository).version
-        after = Runner(runtime, packed)
+        after = Runner(runtime, placed(packed, job.device))
     except ApplianceError as error:
         return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
     found = _beside_source(job, after, runtime, progress)
+    found = replace(found, device=str(after.version.device), configured=str(packed.device))
     return found if found.differs else _beside_golden(found, after, progress)
 
 
@@ -108,14 +111,14 @@ def _box_refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy |
 def _why_not_loaded(job: EquivalenceJob, runtime: Runtime) -> str:
     """Why the source is not loaded either: then the packed form is not to blame."""
     try:
-        version = find_subject(Path(job.source), job.repository).version
+        version = placed(find_subject(Path(job.source), job.repository).version, job.device)
     except ApplianceError:
         return ""
     try:
         Runner(runtime, version).close()
     except ApplianceError as error:
         text = f"the runtime does not load it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
-        return text if version.on_cpu else f"{text}; --no-proof packs it without being run"
+        return text if version.on_cpu else f"{text}; {UNPROVEN}"
     return ""
 
 

@@ -154,10 +154,12 @@ class CompareJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EquivalenceJob:
-    """Hold the model file ``packed`` against ``source``, of which it is another form, and against its golden set."""
+    """Hold the model file ``packed`` against ``source``, of which it is another form, and against its golden set.
+    ``device`` "": that of the version."""
 
     source: str
     packed: str
+    device: str = ""
     repository: SettledRepository = field(default_factory=SettledRepository)
 
 
@@ -165,9 +167,12 @@ class EquivalenceJob:
 class Equivalence:
     """``rounds`` random requests gave equal answers; 0 where nothing could be compared, because it is ``unproven``.
     ``differs``: why it is another model, or none at all ("": nothing speaks for that). ``cases`` of its golden set it
-    answered as that says; ``refusal``: why a box would refuse it for that set ("": it would not)."""
+    answered as that says; ``refusal``: why a box would refuse it for that set ("": it would not). It was run on
+    ``device`` ("": nowhere), and is ``configured`` for that or another one."""
 
     rounds: int = 0
+    device: str = ""
+    configured: str = ""
     unproven: str = ""
     differs: str = ""
     cases: int = 0

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.domain.digest import digest_of, digests_of_file
-from appliance.domain.errors import ApplianceError, ArtefactError, FormHasNoRoom, LoadFailed
+from appliance.domain.errors import (
+    ApplianceError,
+    ArtefactError,
+    FormHasNoRoom,
+    LoadFailed,
+    is_of_full_device,
+)
 from appliance.domain.free_sizes import largest
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.side_by_side import SideBySide
@@ -167,7 +173,8 @@ def _build(
     try:
         compared = _prove(version, form, runtime, settings)
     except ApplianceError as problem:
-        if not any(like and donor.like == like for donor in settings.donors):
+        refitted = any(like and donor.like == like for donor in settings.donors)
+        if not refitted or is_of_full_device(problem):
             raise
         # It may be what was taken from another version that is wrong: some weights are more than weights.
         print(f"{version.key}: what it has of another version proved wrong: {problem}", file=sys.stderr)

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.device import CPU, DeviceName
-from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
+from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, is_of_full_device
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
@@ -199,7 +199,8 @@ class Loader:
         return in_thread(build)
 
     def _proven_form(self, version: ModelVersion, manner: _Manner, golden: Golden | None) -> _Proven | None:
-        """The version from its packed form; None when there is none, or it is not good any more."""
+        """The version from its packed form; None when there is none, or it is not good any more. Raises ApplianceError
+        where its device is full, which says nothing against the form: it may have taken minutes to build."""
         runtime = self.runtime_of(version)
         if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
             return None
@@ -216,12 +217,13 @@ class Loader:
                 return None
             check_seal(version, runtime, form)
             proven = self._proven(version, form, manner, golden)
-        except AssessmentFailed as problem:
-            manner.judge(name, FormVerdict.REFUSED, str(problem))
-            return None
         except (ApplianceError, OSError) as problem:
-            # bytes that rotted, or a disk or memory that failed for a moment
-            if not isinstance(problem.__cause__, PermissionError):  # else it is only none of this worker's
+            if is_of_full_device(problem):
+                raise
+            if isinstance(problem, AssessmentFailed):
+                manner.judge(name, FormVerdict.REFUSED, str(problem))
+            elif not isinstance(problem.__cause__, PermissionError):  # else it is only none of this worker's
+                # bytes that rotted, or a disk or memory that failed for a moment
                 manner.judge(name, FormVerdict.DROPPED, str(problem))
             return None
         if os.path.exists(os.path.join(version.forms, name, ANEW_FILE)):

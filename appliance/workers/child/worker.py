@@ -18,11 +18,10 @@ from typing import Final
 from appliance.domain.errors import (
     ApplianceError,
     AssessmentFailed,
-    DeviceFull,
-    DeviceHasNoRoom,
     FileDiffers,
     FormHasNoRoom,
     UnsupportedModel,
+    is_of_full_device,
 )
 from appliance.process.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 from appliance.runtimes.runtime import Region, Runtime, Session
@@ -251,9 +250,7 @@ class Worker:
             )
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             # Nothing else may name the problem: its traceback would keep this frame, and what was half loaded with it.
-            full = isinstance(problem, DeviceHasNoRoom) or isinstance(
-                problem.__cause__ or problem, DeviceFull
-            )
+            full = is_of_full_device(problem)
             failed = isinstance(problem, AssessmentFailed) and not full
             differs = isinstance(problem.__cause__ or problem, FileDiffers)
             reason = _reason(load.version.key, problem)
@@ -328,7 +325,8 @@ class Worker:
                 build.room_bytes,
             )
         except Exception as problem:  # noqa: BLE001 - as for a load
-            failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
+            later = isinstance(problem, FormHasNoRoom) or is_of_full_device(problem)
+            failure = _reason(build.version.key, problem)
         name, nbytes, compared = built
         took_ns = time.monotonic_ns() - begin
         return FormBuilt(self._number, build.model, name, nbytes, took_ns, failure, later, compared)

@@ -21,7 +21,7 @@ from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.forms_on_disk import after_builder, for_worker, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
-from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended, was_killed
+from appliance.workers.daemon.process import WorkerProcess, cause_of, describe_status, has_ended
 from appliance.workers.daemon.watch import Watch
 from appliance.workers.daemon.zygote_client import ZygoteClient
 from appliance.workers.jail.support import kernel_support
@@ -392,8 +392,8 @@ class WorkerPool:
             self._forked(state, message.pid)
         elif isinstance(message, Exited):
             self._hear_last_words(state)
-            if was_killed(message.status) and not state.stopping:
-                state.cause = state.cause or ExitCause.KILLED
+            if (cause := cause_of(message.status)) is not ExitCause.DIED and not state.stopping:
+                state.cause = state.cause or cause
             self._gone(state, state.jail.explain(state.detail or describe_status(message.status)))
         elif isinstance(message, KillSent):
             state.kill_sent = True

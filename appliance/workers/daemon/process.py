@@ -10,6 +10,7 @@ import signal
 from itertools import islice
 from typing import Final
 
+from appliance.process.life import GAVE_UP
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.jail.syscalls import Calls
@@ -151,9 +152,12 @@ def has_ended(pid: int) -> bool:
         os.close(descriptor)
 
 
-def was_killed(status: int) -> bool:
-    """Whether what waitpid gave says that the process did not end by its own doing."""
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+def cause_of(status: int) -> ExitCause:
+    """What waitpid gave, as far as it says whose doing it was."""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return ExitCause.KILLED
+    gave_up = os.WIFEXITED(status) and os.WEXITSTATUS(status) == GAVE_UP
+    return ExitCause.GAVE_UP if gave_up else ExitCause.DIED
 
 
 def describe_status(status: int) -> str:

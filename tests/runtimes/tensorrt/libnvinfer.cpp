@@ -13,6 +13,7 @@
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
 // can be elsewhere than on the device; without, there are none. "refits KEY" is of one that takes another key, which stands
 // for its weights; a graph that brings one is "key KEY". "plugin NAME" is of one that opens where plug-ins are registered.
+// "full open|context|run" is of one for which the device has no memory then, which is said in TensorRT's words.
 
 #include <cstdint>
 #include <cstdio>
@@ -52,6 +53,7 @@ struct Engine {
     int contexts = 0;
     bool refits = false;
     int key = 0;
+    std::string full;
     std::string text;
     std::vector<Tensor> tensors;
     std::vector<Limits> profiles;
@@ -95,6 +97,15 @@ void complain(char const* text) {
     // An interface of the caller: its language, what it is called, two destructors, then what takes a word.
     auto* table = *static_cast<Function**>(logger);
     reinterpret_cast<void (*)(void*, int32_t, char const*)>(table[4])(logger, 1, text);
+}
+
+// Whether the device has no memory for this of an engine.
+bool is_full(Engine const& engine, char const* what) {
+    if (engine.full != what)
+        return false;
+    complain("1: [defaultAllocator.cpp::nvinfer1::internal::DefaultAllocator::allocate::31] Error Code 1: Cuda Runtime (out of memory)");
+    complain("2: [executionContext.cpp::nvinfer1::rt::ExecutionContext::ExecutionContext::470] Error Code 2: OutOfMemory (no further information)");
+    return true;
 }
 
 void nothing(void*) {}
@@ -239,6 +250,8 @@ template <typename F> F of_cuda(char const* name) {
 }
 
 bool run(Context* context, void* stream) {
+    if (is_full(*context->engine, "run"))
+        return false;
     if (context->memory < memory_of(*context->engine, context->profile)) {
         complain("there is no memory to compute in");
         return false;
@@ -311,6 +324,8 @@ Dims profile_shape(Opened const* opened, char const* name, int32_t number, int32
 }
 
 void* new_context(Opened* opened, int32_t strategy) {
+    if (is_full(opened->engine, "context"))
+        return nullptr;
     ++opened->engine.contexts;
     if (strategy != USER_MANAGED) {
         complain("contexts that have memory of their own are not simulated");
@@ -352,6 +367,8 @@ bool read_engine(std::string const& text, Engine& engine) {
         } else if (word == "weights") {
             words >> engine.weights;
             engine.budget = engine.weights;
+        } else if (word == "full") {
+            words >> engine.full;
         } else if (word == "refits") {
             engine.refits = true;
             words >> engine.key;
@@ -493,9 +510,11 @@ void* open_engine(Runtime*, void const* data, size_t size) {
         delete opened;
         return nullptr;
     }
-    if (read_engine(std::string(static_cast<char const*>(data), size), opened->engine))
+    bool read = read_engine(std::string(static_cast<char const*>(data), size), opened->engine);
+    if (read && !is_full(opened->engine, "open"))
         return shown(opened);
-    complain("the magic number does not match");
+    if (!read)
+        complain("the magic number does not match");
     delete opened;
     return nullptr;
 }

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.device_wish import ON_CPU
 from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
@@ -32,6 +33,7 @@ from tests.devices.simulated_cuda import SimulatedCuda
 
 DRIVER = Driver(release="580.1", devices=("Simulated H200 GPU-1",))
 GIBIBYTE = 1 << 30
+FULL_FOR = "full_for"
 
 
 class HostDevice(SimulatedCuda):
@@ -290,13 +292,21 @@ class SimulatedTensorrt(TensorrtRuntime):
     engine_s = session_s = 0.0
 
     def __init__(self) -> None:
-        device = HostDevice()
+        self.device = device = HostDevice()
         super().__init__(
             lambda: SimulatedLibrary(device, run_s=self.engine_s),
             lambda: DRIVER,
             lambda index: device.as_cuda,
             SimulatedPlain(self.session_s),
         )
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """Parameters say whether the device is full: for what an engine takes, or for its runs."""
+        full = version.parameters.get(FULL_FOR, "") if settings.packed else ""
+        self.device.total = 0 if full == "engine" else GIBIBYTE
+        session = super().load(version, settings)
+        self.device.fails = CudaFailed("out of memory (CUDA error 2 in cudaGraphLaunch)") if full else None
+        return session
 
 
 class SimulatedFaster(SimulatedTensorrt):

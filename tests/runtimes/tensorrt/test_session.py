@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
+from appliance.devices.cuda import CudaFailed
+from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
+from appliance.runtimes.device_graphs import CAPTURE_AFTER
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
@@ -31,6 +33,7 @@ PAIRS = version_of(
     batching=Batching(preferred_batch_size=(4,)),
 )
 BOTH = (0, 1)
+FULL = "its GPU has no memory left"
 
 
 def pairs_bytes() -> bytes:
@@ -168,9 +171,42 @@ def test_it_is_closed_on_its_device_in_whatever_thread(session: EngineSession, d
 
 def test_a_device_without_room_refuses_the_load_and_keeps_nothing() -> None:
     device = HostDevice(free=100)
-    with pytest.raises(LoadFailed, match="out of memory"):
+    with pytest.raises(DeviceHasNoRoom, match=r"model/1: its GPU has no memory left; .*: out of memory"):
         session_of(PAIRS, pairs_bytes(), device)
     assert not device.held
+
+
+def test_a_device_without_room_for_a_context_refuses_the_load_and_keeps_nothing(
+    device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise DeviceHasNoRoom(f"{FULL}: TensorRT makes no execution context")
+
+    monkeypatch.setattr(SimulatedEngine, "context", full)
+    with pytest.raises(DeviceHasNoRoom) as told:
+        session_of(PAIRS, pairs_bytes(), device)
+    assert str(told.value).count(FULL) == 1, "and says it once"
+    assert not device.held
+
+
+@pytest.mark.parametrize("by_tensorrt", [True, False])
+def test_a_device_that_is_full_in_a_run_is_told_as_that_and_left_alone_by_captures(
+    session: EngineSession, device: HostDevice, monkeypatch: pytest.MonkeyPatch, by_tensorrt: bool
+) -> None:
+    def full(*arguments: object) -> None:
+        if by_tensorrt:
+            raise DeviceFull(f"{FULL}: TensorRT cannot run this")
+        raise CudaFailed("out of memory (CUDA error 2 in cudaGraphLaunch)")
+
+    memory = Memory(any_floats(2, 3, 1), any_floats(2, 2, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedContext, "run", full)
+        with pytest.raises(DeviceFull) as told:
+            memory.run(session, BOTH)
+    assert str(told.value).count(FULL) == 1
+    for _ in range(CAPTURE_AFTER + 1):
+        echo(session, 2)
+    assert not device.graphs, "where one has no memory the next has none either"
 
 
 def test_a_device_that_fails_fails_the_request_and_the_next_one_is_right(

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from appliance.devices.cuda import CudaFailed
-from appliance.domain.errors import RunFailed
+from appliance.domain.errors import DeviceHasNoRoom, RunFailed
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
+from appliance.runtimes import device_graphs
 from appliance.runtimes.device_graphs import CAPTURE_AFTER, whole_device
 from appliance.runtimes.runtime import OverlappedRun, batch_sizes, region_maker
 from appliance.runtimes.tensorrt import contexts, graphs
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.tools.conformance.memory import Array, Memory, any_floats
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.tensorrt.simulated import HostDevice, SimulatedContext
+from tests.runtimes.tensorrt.simulated import HostDevice, SimulatedContext, SimulatedEngine
 from tests.runtimes.tensorrt.test_session import BOTH, PAIRS, echo, pairs_bytes, session_of
 from tests.workers.bench import spec, version_of
 
@@ -137,6 +138,26 @@ def test_a_capture_that_failed_once_is_tried_again_and_others_stay(
     assert len(device.graphs) == 2
     assert len(device.streams) == 1
     assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def test_captures_that_find_no_memory_are_not_all_tried_in_the_moment_that_lacks_it(
+    session: EngineSession, device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = [device_graphs.QUIET_NS]
+    monkeypatch.setattr(device_graphs, "monotonic_ns", lambda: now_ns[0])
+
+    def full(*arguments: object) -> None:
+        raise DeviceHasNoRoom("its GPU has no memory left: TensorRT makes no execution context")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedEngine, "context", full)
+        for _ in range(CAPTURE_AFTER + 5):
+            echo(session, 2)
+    echo(session, 2)
+    assert not device.graphs
+    now_ns[0] += device_graphs.QUIET_NS
+    echo(session, 2)
+    assert len(device.graphs) == 1
 
 
 def test_a_request_is_answered_although_there_is_no_other_stream_after_a_capture_that_failed(

@@ -21,10 +21,11 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
+from appliance.runtimes import device_graphs
 from appliance.runtimes.tensorrt import vendor
 from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
@@ -193,6 +194,38 @@ class TestBindingsOverSimulatedLibnvinfer:
         engine = library.open(ENGINE)
         assert engine.limit_weights(10) == 0
         assert engine.context_bytes(0) == 1000
+
+    @pytest.mark.parametrize("what", ["open", "context"])
+    def test_an_engine_for_which_the_device_has_no_memory_is_refused_for_that(
+        self, library: Library, cuda: CompiledCuda, what: str
+    ) -> None:
+        held = cuda.held
+        with pytest.raises(
+            DeviceHasNoRoom, match=r"^(model/1: )?its GPU has no memory left; .*OutOfMemory"
+        ) as told:
+            EngineSession(library.open(ENGINE + f"full {what}\n".encode()), 1, PAIRS, cuda.device)
+        assert str(told.value).count("its GPU has no memory left") == 1
+        assert cuda.held == held
+
+    def test_what_was_said_of_a_full_device_before_is_not_said_of_another_failure(
+        self, library: Library, cuda: CompiledCuda, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All that TensorRT says in a process comes to one place."""
+        monkeypatch.setattr(device_graphs, "QUIET_NS", 0)  # other tests have this device, too
+        session = EngineSession(library.open(ENGINE), 1, PAIRS, cuda.device)
+        full = EngineSession(library.open(ENGINE + b"full run\n"), 1, PAIRS, cuda.device)
+        memory = Memory(any_floats(2, 3), any_floats(2, 2))
+        with pytest.raises(
+            DeviceFull, match=r"^its GPU has no memory left; .*TensorRT cannot run this: .*out of memory"
+        ):
+            memory.run(full, BOTH)
+        with pytest.raises(
+            RunFailed, match=r"^TensorRT does not take the address of 'a': no address$"
+        ) as told:
+            session._contexts.another(0, session._copies.stream).set_address("a", 0)
+        assert not isinstance(told.value, DeviceFull)
+        session.close()
+        full.close()
 
     def test_an_engine_takes_other_weights_and_can_take_others_again(
         self, library: Library, cuda: CompiledCuda

@@ -13,14 +13,15 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import ModelVersion
-from appliance.domain.session_options import ENGINE_REFIT
+from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.forms import FORM_FILE, SEAL_FILE
-from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress
+from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress, ModelRefused
 from appliance.workers.seal import kin_of
+from tests.runtimes.tensorrt.simulated import FULL_FOR
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import flip_bit, load, stop
 
@@ -92,6 +93,38 @@ def test_an_engine_is_built_sealed_and_run_and_one_that_was_changed_is_built_ane
     bench.judged.clear()
     assert loads_packed(bench, version)
     assert [judged.verdict for judged in bench.judged] == [FormVerdict.PROVEN]
+
+
+@pytest.mark.parametrize("what", ["engine", "runs"])
+def test_an_engine_for_which_the_device_is_full_is_told_as_that_and_kept(
+    bench: Bench, version: ModelVersion, what: str
+) -> None:
+    """It took minutes to be built, and there is nothing wrong with it."""
+    assert build(bench, version)[0].failure is None
+    assert loads_packed(bench, version)
+    bench.judged.clear()
+    cramped = replace(version, parameters={FULL_FOR: what})
+    worker = bench.start(PLAIN.serving([cramped], shared=False, device=cuda(0)))
+    bench.call(bench.pool.load, worker, 100, cramped, LoadWish(assess=True))
+    refused = bench.event(ModelRefused)
+    assert refused.full
+    assert not refused.assessed
+    assert "its GPU has no memory left; see who has it" in refused.reason
+    stop(bench, worker)
+    assert not bench.judged
+    assert loads_packed(bench, version)
+
+
+@pytest.mark.parametrize("what", ["engine", "runs"])
+def test_the_build_of_an_engine_that_is_not_proven_as_the_device_is_full_comes_again(
+    bench: Bench, version: ModelVersion, what: str
+) -> None:
+    built, _ = build(bench, replace(version, parameters={FULL_FOR: what}))
+    assert "its GPU has no memory left" in str(built.failure)
+    assert built.later
+    built, _ = build(bench, replace(version, parameters={ENGINE_WEIGHTS_MAX: "x"}))
+    assert built.failure is not None
+    assert not built.later
 
 
 def test_a_graph_with_free_shapes_and_nothing_to_prove_it_by_is_not_built(
