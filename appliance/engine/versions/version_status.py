@@ -12,6 +12,7 @@ from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, br
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served
@@ -34,7 +35,6 @@ from appliance.telemetry.snapshot import (
     TrialStatus,
     VersionStatus,
 )
-from appliance.workers.port import ExitCause
 
 RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
 """Why workers end that are started again."""
