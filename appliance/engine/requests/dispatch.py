@@ -19,7 +19,7 @@ from appliance.engine.requests.crashes import Crashes
 from appliance.engine.requests.outcome import Ended, died, end_of
 from appliance.engine.requests.request import Batch, Request
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import ColdStarts, Displaced, Refusal
+from appliance.engine.requests.waiting_room import ColdStarts, CountedRefusal, Displaced
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
 from appliance.workers.arena import Arena
@@ -134,7 +134,7 @@ class Dispatch:
         for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: Request) -> CountedRefusal | None:
         """Why a request is not to be queued, before it is asked how much there is to do; None where it may be."""
         if request.attempts >= ATTEMPTS_MAX:
             self._table.blame(request)

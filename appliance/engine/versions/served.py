@@ -150,8 +150,8 @@ class Served:
         version = self.version
         if self.barred:
             return self.memory.barred
-        if version.refusal is not None:
-            return remark_text(version.refusal)
+        if version.setback is not None:
+            return remark_text(version.setback)
         return wait_text(version.waiting) if version.waiting is not None else ""
 
     @property
