@@ -56,12 +56,11 @@ class Batches:
         """Take a batch back: its requests are added to ``finished``; what the scheduler is told."""
         batch, requests = self._batches.pop(event.batch)
         batch.stages_ns = stages = (event.gather_ns, event.run_ns, event.scatter_ns)
-        batch.served.meter.batch_finished(batch.rows, *stages)
-        ok = True
-        for request, result in zip(requests, event.results, strict=True):
-            ok = ok and not result.status.failed
-            finished.append((request, result))
-        return BatchFinished(event.batch, ok, sum(stages))
+        finished += zip(requests, event.results, strict=True)
+        failed = [result.status.failed for result in event.results]
+        if not all(failed):
+            batch.served.meter.batch_finished(batch.rows, *stages)
+        return BatchFinished(event.batch, not any(failed), sum(stages))
 
     def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
         """Drop batches that ended with their worker, which touches their requests' memory no more; what the scheduler
