@@ -145,6 +145,10 @@ class ConfigInvalid(WithProblems, OperatorError):
     """A configuration with all of its problems."""
 
 
+class ConfigUnreadable(ConfigInvalid):
+    """The file of a configuration is not there, or may not be read."""
+
+
 class AddressUnavailable(OperatorError):
     """A listening address is in use or may not be bound."""
 

@@ -15,7 +15,7 @@ from appliance.cli.arguments import add_output, free_target
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
-from appliance.domain.errors import ApplianceError, PackageInvalid
+from appliance.domain.errors import ApplianceError, OperatorError, PackageInvalid
 from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_keys(parser: argparse.ArgumentParser, *, required: bool = False) -> None
 
 
 def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
-    """The keys that were named, opened. Raises OperatorError."""
+    """The keys that were named, opened. Fails where one cannot be used."""
     if not arguments.key:
         return ()
     from appliance.package.keys import MODULE_VARIABLE, open_signer
@@ -44,7 +44,10 @@ def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
     if arguments.pkcs11_module is not None:
         os.environ[MODULE_VARIABLE] = str(arguments.pkcs11_module)
     secret = _secret_from(arguments.secret_file)
-    return [open_signer(key, secret) for key in arguments.key]
+    try:
+        return [open_signer(key, secret) for key in arguments.key]
+    except OperatorError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _secret_from(file: Path | None) -> Callable[[str], str]:
