@@ -127,6 +127,11 @@ class Problem:
         return ": ".join(filter(None, (self.file, self.key, self.text)))
 
 
+def system_reason(error: Exception) -> str:
+    """What is wrong in the system's words, without the place, which who tells it names."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 class WithProblems(Exception):
     """Something with all that is wrong with it."""
 

@@ -22,9 +22,10 @@ from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.documents import STREAM_BYTES_MAX, STREAM_INDEX_BYTES_MAX, Transfer
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer.download import NoSource, fetch
-from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes, index_of
+from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes
 from appliance.transfer.source import DirectorySource, HttpSource, Source, SourceFailed, SourceTrouble
 from appliance.transfer.spool import Spool
+from tests.transfer.indexes import index_of
 
 DATA = random.Random(1).randbytes(3 * PIECE_BYTES + 12_345)
 INDEX = index_of(DATA)
