@@ -70,4 +70,5 @@ def test_a_missing_file_is_a_mistake_of_the_command_line(
     assert main([there.get(word, word) for word in command.split()]) == Exit.USAGE
     told = capsys.readouterr()
     assert "NONE" in told.err
+    assert "[Errno" not in told.err, "the system's words alone, and the place once"
     assert not told.out

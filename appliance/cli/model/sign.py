@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from appliance.cli.arguments import add_output, free_target
+from appliance.cli.arguments import add_output, free_target, text_of
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
@@ -56,7 +56,7 @@ def _secret_from(file: Path | None) -> Callable[[str], str]:
 
     def ask(what: str) -> str:
         if file is not None:
-            return _first_line(file)
+            return text_of(file).partition("\n")[0]
         if not sys.stdin.isatty():
             raise CommandFailed(f"the key needs a {what}; give --secret-file, or run this at a terminal")
         from getpass import getpass
@@ -64,13 +64,6 @@ def _secret_from(file: Path | None) -> Callable[[str], str]:
         return getpass(f"{what} of the key: ")
 
     return ask
-
-
-def _first_line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, ValueError) as error:
-        raise CommandFailed(f"'{file}' cannot be read: {error}") from error
 
 
 def _add_keygen(parser: argparse.ArgumentParser) -> None:
