@@ -17,6 +17,7 @@ from appliance.config import loading
 from appliance.config.listening import ListeningConfig
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
+from appliance.domain.errors import system_reason
 from appliance.fleet.settings import CHECKS as FLEET
 from appliance.frontend.choice import front_end_problems, region_problems
 from appliance.frontend.listening.certificates import certificate_problems
@@ -39,9 +40,8 @@ def directory_problems(models: str) -> Iterator[str]:
         with os.scandir(models):
             pass
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         yield (
-            f"'{models}' cannot be read: {reason}; give a directory that holds NAME/VERSION/model.onnx "
+            f"'{models}' cannot be read: {system_reason(error)}; give a directory that holds NAME/VERSION/model.onnx "
             "(models, or --models), or the state directory of a store (state_dir, or --state-dir)"
         )
 

@@ -22,10 +22,10 @@ from appliance.domain.digest import digest_of
 from appliance.fleet.documents import Transfer
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer.download import NoSource, fetch
-from appliance.transfer.pieces import index_of
 from appliance.transfer.source import HttpSource
 from appliance.transfer.spool import Spool
 from tests.transfer.flaky_proxy import FlakyProxy
+from tests.transfer.indexes import index_of
 
 RATE = 1e6
 DROP_S = 20.0

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers.forms import FORM_FILE, WEIGHTS_FILE, encode_document, read_document
-from appliance.workers.port import LoadWish
 from benchmarks.models import ModelsUnavailable
 from benchmarks.plan import Bench
 from benchmarks.raw_reads import DIRECT, MADV_POPULATE_READ, RAW_READS, make_cold, raw_read_ms

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from appliance.config.workers import ArenaConfig, WorkersConfig
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, aligned, byte_size
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.port import (
     FormBuilt,
-    LoadWish,
     ModelLoaded,
     PoolEvent,
     Run,

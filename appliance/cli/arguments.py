@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.tree import ApplianceConfig
-from appliance.domain.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid, system_reason
 from appliance.domain.model_names import no_such_model
 
 
@@ -72,6 +72,14 @@ def contents(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def text_of(path: Path) -> str:
+    """The text in the file at ``path``. Fails where it cannot be read, or is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"'{path}' cannot be read: {system_reason(error)}") from error
 
 
 def check_known(asked: Iterable[str], known: Collection[str]) -> None:

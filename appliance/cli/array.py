@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli.failure import CommandFailed
+from appliance.domain.errors import system_reason
 from appliance.domain.tensor import Datatype, encode_bytes, numbers, split_bytes
 
 _INTEGERS = frozenset("BHIQbhiq")
@@ -51,7 +52,7 @@ def read_npy(path: Path) -> Array:
     try:
         array = numpy.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise CommandFailed(f"'{path}' cannot be read as a .npy file: {error}") from error
+        raise CommandFailed(f"'{path}' cannot be read as a .npy file: {system_reason(error)}") from error
     if not isinstance(array, numpy.ndarray):
         raise CommandFailed(f"'{path}' holds several arrays; save one with numpy.save")
     return plain_array(array, f"'{path}' holds {array.dtype}")

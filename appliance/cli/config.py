@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance import configuration
-from appliance.cli.arguments import add_models, given_models
+from appliance.cli.arguments import add_models, configuration_at, given_models
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import print_problems, print_text
-from appliance.config import loading
-from appliance.config.tree import ApplianceConfig
-from appliance.domain.errors import ConfigInvalid
+from appliance.domain.errors import ConfigInvalid, ConfigUnreadable
 
 COMMENT: Final = "# "
 
@@ -59,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(file: Path, overrides: Mapping[str, object]) -> int:
     try:
         configuration.load_for_next_start(file, overrides)
+    except ConfigUnreadable as error:
+        raise CommandFailed(str(error)) from error
     except ConfigInvalid as error:
         count = len(error.problems)
         print(f"{printable(str(file))}: {count} problem{'s' * (count > 1)}", flush=True)
@@ -69,11 +69,7 @@ def _check(file: Path, overrides: Mapping[str, object]) -> int:
 
 
 def _show(file: Path | None, json_wanted: bool) -> int:
-    try:
-        config = loading.load(file) if file else ApplianceConfig()
-    except ConfigInvalid as error:
-        problems = map(str, error.problems)
-        raise CommandFailed("the configuration has problems:", Exit.REFUSED, lines=problems) from error
+    config = configuration_at(file)
     if json_wanted:
         print(json.dumps(as_plain(config), indent=2))
         return Exit.OK

@@ -145,7 +145,9 @@ ROOT: Final = CommandTable(
             ),
             "sign": Entry("sign a root as one of its holders", "appliance.cli.fleet.root:SIGN"),
             "show": Entry("show what a root says and who has to sign still", "appliance.cli.fleet.root:SHOW"),
-            "get": Entry("write a controller's newest root into a file", "appliance.cli.fleet.root:GET"),
+            "get": Entry(
+                "write a controller's newest root into a file", "appliance.cli.fleet.root:GET", NOTHING_ELSE
+            ),
             "publish": Entry("have boxes follow a root", "appliance.cli.fleet.root:PUBLISH"),
         }
     ),

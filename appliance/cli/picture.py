@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli.array import Array
 from appliance.cli.failure import CommandFailed
+from appliance.domain.errors import system_reason
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -58,7 +59,7 @@ def read_picture(path: Path, shape: Sequence[int], name: str) -> Array:
         with Image.open(path) as opened:
             picture = opened.convert(_MODES[layout.channels])
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise CommandFailed(f"'{path}' cannot be read as a picture: {error}") from error
+        raise CommandFailed(f"'{path}' cannot be read as a picture: {system_reason(error)}") from error
     width = layout.width if layout.width > 0 else picture.width
     height = layout.height if layout.height > 0 else picture.height
     note = ""

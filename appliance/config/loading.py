@@ -22,7 +22,7 @@ from appliance.config.tree import ApplianceConfig
 from appliance.config.workers import class_problems
 from appliance.domain.address import named_twice
 from appliance.domain.binding import Check, bind, bind_what_can_be
-from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, ConfigUnreadable, Problem, system_reason
 
 Table = Mapping[str, object]
 WholeCheck = Callable[[ApplianceConfig], Iterator[tuple[str, str]]]
@@ -158,9 +158,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        text = f"cannot be read: {reason}"
-        raise ConfigInvalid([Problem(file=str(path), key="", text=text)]) from error
+        text = f"cannot be read: {system_reason(error)}"
+        kind = ConfigUnreadable if isinstance(error, OSError) else ConfigInvalid
+        raise kind([Problem(file=str(path), key="", text=text)]) from error
 
 
 def _source_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:

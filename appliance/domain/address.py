@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from appliance.domain.errors import AddressUnavailable
+from appliance.domain.errors import AddressUnavailable, system_reason
 
 _UNIX = "unix:"
 _UPPER: Final = ((1 << 64) - 1) << 64
@@ -105,7 +105,7 @@ def check_free(address: Address, edge: str) -> None:
 def unavailable(address: Address, edge: str, reason: OSError | UnicodeError | str) -> AddressUnavailable:
     """The error that tells which address, the system's ``reason``, and what to do about that one."""
     number = reason.errno if isinstance(reason, OSError) else None
-    said = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+    said = reason if isinstance(reason, str) else system_reason(reason)
     advice = _UNIX_ADVICE.get(number) if address.path else _PORT_ADVICE.get(number)
     setting = "control.socket" if edge == "control" else f"{edge}.addresses"
     ways = " or ".join(filter(None, (advice, f"set {setting} to another address")))

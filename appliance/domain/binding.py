@@ -83,12 +83,11 @@ def bind_what_can_be(
     table: Mapping[str, object],
     file: str,
     *,
-    checked: bool = True,
     checks: Mapping[str, Check] = NO_CHECKS,
     former: Mapping[str, str] = NO_KEYS,
 ) -> Bound[T]:
     """As ``bind``, for who has more to ask of what is right: problems are given, not raised."""
-    binder = _Binder(file, checked, checks, former, lenient=True)
+    binder = _Binder(file, True, checks, former, lenient=True)
     value: object = None
     with suppress(_Wrong):
         value = binder.section(section, table, "")

@@ -127,6 +127,11 @@ class Problem:
         return ": ".join(filter(None, (self.file, self.key, self.text)))
 
 
+def system_reason(error: Exception) -> str:
+    """What is wrong in the system's words, without the place, which who tells it names."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 class WithProblems(Exception):
     """Something with all that is wrong with it."""
 
@@ -143,6 +148,10 @@ class OperatorError(ApplianceError):
 
 class ConfigInvalid(WithProblems, OperatorError):
     """A configuration with all of its problems."""
+
+
+class ConfigUnreadable(ConfigInvalid):
+    """The file of a configuration is not there, or may not be read."""
 
 
 class AddressUnavailable(OperatorError):

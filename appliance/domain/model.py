@@ -32,6 +32,8 @@ def run_timeout_problem(said: str) -> str:
     return f"{RUN_TIMEOUT_PARAMETER} must be milliseconds above 0 and at most {RUN_TIMEOUT_MS_MAX}, not '{said[:40]}'"
 
 
+ENGINE_RUNTIMES = frozenset({"tensorrt"})
+"""Runtimes that have a packed form of any version, not of those alone that have a file of weights: an engine."""
 OWN_WORKER_PARAMETER = "own_worker"
 """The parameter by which a version shares its worker processes with no other."""
 
@@ -215,6 +217,11 @@ class ModelVersion:
     def on_cpu(self) -> bool:
         """Whether it runs on the processor."""
         return self.device.kind is DeviceKind.CPU
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether its packed form is an engine, which is there to be faster."""
+        return self.runtime in ENGINE_RUNTIMES
 
     @property
     def weight_bytes(self) -> int:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.exceptions import Error as LibraryError
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
-from appliance.domain.errors import OperatorError
+from appliance.domain.errors import OperatorError, system_reason
 
 KEY_BYTES_MAX: Final = 64 << 10
 RSA_BITS_MIN: Final = 2048
@@ -150,8 +150,7 @@ def _contents(path: Path) -> bytes:
         with open(path, "rb") as file:
             data = file.read(KEY_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise OperatorError(f"'{path}' cannot be read: {reason}") from error
+        raise OperatorError(f"'{path}' cannot be read: {system_reason(error)}") from error
     if len(data) > KEY_BYTES_MAX:
         raise OperatorError(f"'{path}' has more than {KEY_BYTES_MAX} bytes; a key in PEM form is expected")
     return data

@@ -17,13 +17,8 @@ from typing import Final, NamedTuple
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import DeviceKind
 from appliance.domain.device_wish import gpu_wish
-from appliance.domain.model import (
-    Batching,
-    QueuePolicy,
-    TimeoutAction,
-    VersionChoice,
-    VersionPolicy,
-)
+from appliance.domain.model import Batching, VersionChoice, VersionPolicy
+from appliance.repository.batching_config import read_batching
 from appliance.repository.findings import Findings, Place
 from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
@@ -42,18 +37,8 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
-
-PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
-"""Below the level of requests that are served after all others."""
-PREFERRED_MAX: Final = 64
-"""Preferred sizes: each decision of the scheduler looks at all."""
 ROWS_MAX: Final = 1 << 20
 """Of a batch, as of one whose model does not say."""
-TIME_US_MAX: Final = INT64_MAX // 2_000
-"""A time from now on is counted in nanoseconds of 63 bits, after 146 years of running as well."""
-
-_ACTIONS: Final = MappingProxyType({action.name: action for action in TimeoutAction})
-
 GRAPH_LEVELS: Final = (-1, 0, 1, 2)
 """Basic optimisations, all, all but those of layout, none."""
 ACCELERATORS: Final = (
@@ -165,7 +150,7 @@ def read_model_config(
         else None,
         inputs=tuple(map(read_input, section.sections("input"))) if section.has("input") else None,
         outputs=tuple(map(read_output, section.sections("output"))) if section.has("output") else None,
-        batching=_read_batching(batching) if batching else None,
+        batching=read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section),
         instances=instances,
@@ -286,57 +271,3 @@ def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int,
     if policy.choice is VersionChoice.ALL:
         return tuple(ordered)
     return tuple(ordered[-policy.count :])
-
-
-def _read_batching(section: Section) -> Batching:
-    """The batching that ``dynamic_batching { ... }`` describes. Whether the preferred sizes fit the largest
-    batch is for the caller, who knows it."""
-    levels = section.integer("priority_levels", maximum=PRIORITY_LEVELS_MAX)
-    section.refuse({"preserve_ordering": "is not offered: answers go back as they finish; remove it"})
-    default_policy = section.section("default_queue_policy")
-    batching = Batching(
-        preferred_batch_size=section.integers("preferred_batch_size", minimum=1, most=PREFERRED_MAX),
-        max_queue_delay_us=section.integer("max_queue_delay_microseconds", maximum=TIME_US_MAX),
-        priority_levels=levels,
-        default_priority_level=_default_level(section, levels),
-        default_queue_policy=_queue_policy(default_policy) if default_policy else QueuePolicy(),
-        priority_queue_policy=_level_policies(section, levels),
-    )
-    section.close()
-    return batching
-
-
-def _default_level(section: Section, levels: int) -> int:
-    level = section.integer("default_priority_level", maximum=PRIORITY_LEVELS_MAX)
-    if levels and not 1 <= level <= levels:
-        section.problem(
-            "default_priority_level", f"must be 1 to {levels}, the priority_levels; found {level}"
-        )
-        return 1
-    if level and not levels:
-        section.problem("default_priority_level", "needs priority_levels, which is not set")
-        return 0
-    return level
-
-
-def _level_policies(section: Section, levels: int) -> dict[int, QueuePolicy]:
-    policies: dict[int, QueuePolicy] = {}
-    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT64_MAX):
-        policies[level] = _queue_policy(inner)
-        if not 1 <= level <= levels:
-            known = f"the priority levels are 1 to {levels}" if levels else "priority_levels is not set"
-            inner.problem("", f"there is no priority level {level}; {known}")
-    return policies
-
-
-def _queue_policy(section: Section) -> QueuePolicy:
-    """A request's own time-out counts unless the file says otherwise: one deadline, the earliest."""
-    plain = QueuePolicy()
-    policy = QueuePolicy(
-        timeout_action=section.choice("timeout_action", _ACTIONS) or plain.timeout_action,
-        default_timeout_us=section.integer("default_timeout_microseconds", maximum=TIME_US_MAX),
-        allow_timeout_override=section.flag("allow_timeout_override", default=plain.allow_timeout_override),
-        max_queue_size=section.integer("max_queue_size", maximum=(1 << 32) - 1),
-    )
-    section.close()
-    return policy

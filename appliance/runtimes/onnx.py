@@ -28,6 +28,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
+from appliance.domain.varint import encode_varint
 from appliance.runtimes.device_graphs import let_go, whole_device
 from appliance.runtimes.device_limit import (
     DeviceLimit,
@@ -43,7 +44,7 @@ from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
 from appliance.runtimes.onnx_reasons import load_reason, unsupported_reason
 from appliance.runtimes.onnx_sessions import BoundSession, TextSession, device_error
-from appliance.runtimes.relayout import encoded, message_field, relay
+from appliance.runtimes.relayout import message_field, relay
 from appliance.runtimes.runtime import Port, RuntimeSettings, Session
 from appliance.runtimes.unread import unread
 from appliance.runtimes.weights import find_mapped, mapped_now
@@ -160,11 +161,11 @@ def _smallest(ir_version: int = OLD_FORMAT, domain: str = "", opset: int = OLD_O
     sets = {"": OLD_OPERATORS, domain: opset}
     written = (
         message_field(
-            8, message_field(1, each.encode(errors="replace")) + b"\x10" + encoded(number & UINT64_MAX)
+            8, message_field(1, each.encode(errors="replace")) + b"\x10" + encode_varint(number & UINT64_MAX)
         )
         for each, number in sets.items()
     )
-    return b"\x08" + encoded(ir_version & UINT64_MAX) + SMALLEST_GRAPH + b"".join(written)
+    return b"\x08" + encode_varint(ir_version & UINT64_MAX) + SMALLEST_GRAPH + b"".join(written)
 
 
 def _made(version: ModelVersion, settings: RuntimeSettings) -> BoundSession | TextSession:

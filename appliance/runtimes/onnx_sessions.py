@@ -69,8 +69,8 @@ class _Bound(NamedTuple):
     needed: int
 
 
-class BoundSession:
-    """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
+class _Session:
+    """What both kinds of session have in common."""
 
     measurable = True
     note = ""
@@ -80,12 +80,7 @@ class BoundSession:
     """What becomes of a run that failed."""
 
     def __init__(
-        self,
-        session: Any,
-        version: ModelVersion,
-        inputs: tuple[Port, ...],
-        outputs: tuple[Port, ...],
-        weights: MappedWeights | None,
+        self, session: Any, inputs: tuple[Port, ...], outputs: tuple[Port, ...], weights: MappedWeights | None
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -93,6 +88,33 @@ class BoundSession:
         self._session = session
         self._run_options = onnxruntime.RunOptions()
         """As it would make them for each run that brings none, which costs a small model a quarter of its run."""
+
+    def memory(self) -> int:
+        """Unknown: a session on the CPU is part of the process's memory."""
+        return 0
+
+    def close(self) -> None:
+        """Drop the session, then the file of its weights."""
+        with suppress(OSError):  # a context that is lost; what is given back is gone with it
+            self.enter()
+        with whole_device():
+            self._session = None
+        if self.weights is not None:
+            self.weights.close()
+
+
+class BoundSession(_Session):
+    """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
+
+    def __init__(
+        self,
+        session: Any,
+        version: ModelVersion,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        weights: MappedWeights | None,
+    ) -> None:
+        super().__init__(session, inputs, outputs, weights)
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype].number) for spec in version.inputs)
         self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
         self._cpu = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
@@ -136,19 +158,10 @@ class BoundSession:
             return None
         return partial(self._session.run_with_iobinding, bound.binding, self._run_options)
 
-    def memory(self) -> int:
-        """Unknown: a session on the CPU is part of the process's memory."""
-        return 0
-
     def close(self) -> None:
         """Drop the bindings, then the session, then the file of its weights."""
         self._bound.clear()
-        with suppress(OSError):  # a context that is lost; what is given back is gone with it
-            self.enter()
-        with whole_device():
-            self._session = None
-        if self.weights is not None:
-            self.weights.close()
+        super().close()
 
     def _bind(
         self,
@@ -240,15 +253,8 @@ def shapes_key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> objec
     return (tuple(None if feed is None else feed.shape for feed in feeds), wanted)
 
 
-class TextSession:
+class TextSession(_Session):
     """A session with BYTES inputs, which ONNX Runtime takes from numpy arrays only."""
-
-    measurable = True
-    note = ""
-    enter: Callable[[], object] = bool
-    """What a thread does before it runs there for the first time, where that is on a device."""
-    told: Callable[[Exception], ApplianceError] = staticmethod(run_error)
-    """What becomes of a run that failed."""
 
     def __init__(
         self,
@@ -264,11 +270,7 @@ class TextSession:
                 f"{version.key}: the installed onnxruntime cannot run BYTES inputs together with BF16 tensors; "
                 f"export the model with FP16 or FP32 in place of BF16"
             )
-        self.inputs = inputs
-        self.outputs = outputs
-        self.weights = weights
-        self._session = session
-        self._run_options = onnxruntime.RunOptions()
+        super().__init__(session, inputs, outputs, weights)
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
         self._outputs = tuple(spec.name for spec in version.outputs)
 
@@ -294,19 +296,6 @@ class TextSession:
     ) -> Callable[[], None] | None:
         """None: arrays of strings are made anew for every run."""
         return None
-
-    def memory(self) -> int:
-        """Unknown: a session on the CPU is part of the process's memory."""
-        return 0
-
-    def close(self) -> None:
-        """Drop the session, then the file of its weights."""
-        with suppress(OSError):  # a context that is lost; what is given back is gone with it
-            self.enter()
-        with whole_device():
-            self._session = None
-        if self.weights is not None:
-            self.weights.close()
 
 
 def _array(name: str, element: ElementType, source: Region, feed: Feed) -> Any:

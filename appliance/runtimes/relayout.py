@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import BinaryIO, Final, NamedTuple
 
 from appliance.domain.errors import LoadFailed
+from appliance.domain.varint import encode_varint
 
 GRAPH_BYTES_MAX: Final = 1 << 30
 DEPTH_MAX: Final = 64
@@ -284,14 +285,4 @@ def varint(data: memoryview, position: int) -> tuple[int, int]:
 
 def message_field(number: int, value: bytes) -> bytes:
     """A field of a message, with contents."""
-    return encoded(number << 3 | _LENGTH) + encoded(len(value)) + value
-
-
-def encoded(value: int) -> bytes:
-    """A number as it stands in a message; it is not negative."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(number << 3 | _LENGTH) + encode_varint(len(value)) + value

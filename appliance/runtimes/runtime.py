@@ -42,8 +42,6 @@ _NEEDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 READ_ONNX: Final = frozenset({"onnx", "tensorrt"})
 """Runtimes whose models are ONNX files, which are read and judged before a runtime sees them."""
-FORMED_WHOLE: Final = frozenset({"tensorrt"})
-"""Runtimes that have a packed form of any version, not of those alone that have a file of weights."""
 GRAPH_FILE: Final = "graph.onnx"
 ENGINE_FILE: Final = "engine.plan"
 KEPT_FILE: Final = "timing.cache"
@@ -350,7 +348,7 @@ def note_of(session: Session) -> str:
 def is_for_requests(version: ModelVersion) -> bool:
     """Whether its form has to be built for the shapes that requests bring, and may be asked for others: then its own
     files are there for those."""
-    return version.runtime in FORMED_WHOLE and is_open_ended(version)
+    return version.has_engine and is_open_ended(version)
 
 
 def left_beside(settings: RuntimeSettings, *sessions: Session) -> RuntimeSettings:

@@ -23,7 +23,7 @@ from appliance.sync.budget import CONTROL, Bound
 from appliance.sync.freshness import is_worth_keeping
 from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, regroup, request_for_renewal
 from appliance.sync.identity import renew as take_renewed
-from appliance.sync.link import Link, LinkFailed, Trouble
+from appliance.sync.link import Link, LinkFailed, LinkTrouble
 from appliance.sync.progress import after_answer
 from appliance.sync.reporting import without_figures
 from appliance.sync.spending import Spending
@@ -128,12 +128,12 @@ class Conversation:
     async def _failed(self, error: Exception) -> float:
         """Note a failure; the more of them, the longer the pause, of random length, so that a whole fleet that comes
         back does not come at once."""
-        failed = error if isinstance(error, LinkFailed) else LinkFailed(Trouble.REFUSED, str(error))
+        failed = error if isinstance(error, LinkFailed) else LinkFailed(LinkTrouble.REFUSED, str(error))
         before = self.trouble
         if before is None or (before.trouble, before.code) != (failed.trouble, failed.code):
             self._say("controller not heard", trouble=failed.trouble.value, reason=str(failed))
         self.trouble = failed
-        if failed.trouble is not Trouble.REFUSED:
+        if failed.trouble is not LinkTrouble.REFUSED:
             await self.close()
         return max(self._backoff.failed(failed.retry_after_s), PAUSE_S_LEAST)
 

@@ -49,7 +49,7 @@ PIECE: Final = 64 << 10
 M = TypeVar("M", bound=Struct)
 
 
-class Trouble(StrEnum):
+class LinkTrouble(StrEnum):
     """What went wrong between the box and its controller."""
 
     DNS = "dns"
@@ -68,7 +68,7 @@ class LinkFailed(ApplianceError):
     """There was no answer of the controller, or it was a refusal: then ``code`` is the controller's, and
     ``retry_after_s`` when to come again (0: as always)."""
 
-    def __init__(self, trouble: Trouble, text: str, code: str = "", retry_after_s: int = 0) -> None:
+    def __init__(self, trouble: LinkTrouble, text: str, code: str = "", retry_after_s: int = 0) -> None:
         super().__init__(text)
         self.trouble = trouble
         self.code = code
@@ -140,11 +140,11 @@ class Link:
             if status >= 400:
                 refusal = messages.decode(answer, Refusal)
                 raise LinkFailed(
-                    Trouble.REFUSED, refusal.text or refusal.code, refusal.code, refusal.retry_after_s
+                    LinkTrouble.REFUSED, refusal.text or refusal.code, refusal.code, refusal.retry_after_s
                 )
             return messages.decode(answer, kind)
         except MessageInvalid as error:
-            raise LinkFailed(Trouble.NONSENSE, f"the controller's answer {error}") from error
+            raise LinkFailed(LinkTrouble.NONSENSE, f"the controller's answer {error}") from error
 
     async def _post(self, path: str, body: bytes, limit: int) -> tuple[int, bytes]:
         headers = {"Content-Type": CONTENT_TYPE}
@@ -166,20 +166,20 @@ class Link:
 def _check_head(response: aiohttp.ClientResponse, limit: int) -> None:
     """Refuse by its head an answer that cannot be the controller's, before a body is read."""
     if 300 <= response.status < 400:
-        raise LinkFailed(Trouble.REDIRECT, "the answer leads elsewhere, which a controller's never does")
+        raise LinkFailed(LinkTrouble.REDIRECT, "the answer leads elsewhere, which a controller's never does")
     if response.content_type != CONTENT_TYPE:
         text = (
             f"the answer is {response.content_type[:40]!a} with status {response.status}, not a controller's"
         )
-        raise LinkFailed(Trouble.PORTAL, text)
+        raise LinkFailed(LinkTrouble.PORTAL, text)
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise LinkFailed(Trouble.NONSENSE, "the answer is packed, which was not asked for")
+        raise LinkFailed(LinkTrouble.NONSENSE, "the answer is packed, which was not asked for")
     if (response.content_length or 0) > limit:
         raise _too_large(limit)
 
 
 def _too_large(limit: int) -> LinkFailed:
-    return LinkFailed(Trouble.TOO_LARGE, f"the answer has more than the {limit} bytes that it may have")
+    return LinkFailed(LinkTrouble.TOO_LARGE, f"the answer has more than the {limit} bytes that it may have")
 
 
 def failure_of(error: BaseException, host: str) -> LinkFailed:
@@ -189,28 +189,28 @@ def failure_of(error: BaseException, host: str) -> LinkFailed:
             return LinkFailed(trouble, text.format(host=host, error=_cause(error)))
     if isinstance(error, aiohttp.ClientConnectorError | OSError):
         if isinstance(getattr(error, "os_error", error), socket.gaierror):
-            return LinkFailed(Trouble.DNS, f"the name '{host}' is not known now: {_cause(error)}")
+            return LinkFailed(LinkTrouble.DNS, f"the name '{host}' is not known now: {_cause(error)}")
         if isinstance(error, ConnectionResetError | BrokenPipeError | aiohttp.ClientConnectionResetError):
-            return LinkFailed(Trouble.LOST, f"the connection to '{host}' broke: {_cause(error)}")
-        return LinkFailed(Trouble.UNREACHABLE, f"'{host}' is not reached: {_cause(error)}")
-    return LinkFailed(Trouble.NONSENSE, f"'{host}' does not speak as a controller does: {_cause(error)}")
+            return LinkFailed(LinkTrouble.LOST, f"the connection to '{host}' broke: {_cause(error)}")
+        return LinkFailed(LinkTrouble.UNREACHABLE, f"'{host}' is not reached: {_cause(error)}")
+    return LinkFailed(LinkTrouble.NONSENSE, f"'{host}' does not speak as a controller does: {_cause(error)}")
 
 
-_TOLD: Final[tuple[tuple[Any, Trouble, str], ...]] = (
+_TOLD: Final[tuple[tuple[Any, LinkTrouble, str], ...]] = (
     (
         (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, ssl.SSLError),
-        Trouble.UNTRUSTED,
+        LinkTrouble.UNTRUSTED,
         "who answers at '{host}' does not prove that it is the controller: {error}",
     ),
-    (aiohttp.ClientConnectorDNSError, Trouble.DNS, "the name '{host}' is not known now: {error}"),
+    (aiohttp.ClientConnectorDNSError, LinkTrouble.DNS, "the name '{host}' is not known now: {error}"),
     (
         (aiohttp.ServerTimeoutError, asyncio.TimeoutError),
-        Trouble.SILENT,
+        LinkTrouble.SILENT,
         "'{host}' did not answer in time",
     ),
     (
         (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError),
-        Trouble.LOST,
+        LinkTrouble.LOST,
         "the connection to '{host}' broke: {error}",
     ),
 )

@@ -62,7 +62,7 @@ class Refused:
     text: str
 
 
-class Refusal(Exception):
+class MetadataRefused(Exception):
     """Carries what was refused up to where it is decided what is trusted instead."""
 
     def __init__(self, code: str, role: str, text: str) -> None:
@@ -71,39 +71,41 @@ class Refusal(Exception):
 
 
 def read(data: bytes, role: str) -> Metadata[Any]:
-    """What ``data`` says as metadata of ``role``; nothing is believed yet. Raises Refusal."""
+    """What ``data`` says as metadata of ``role``; nothing is believed yet. Raises MetadataRefused."""
     if len(data) > LIMITS[role]:
-        raise Refusal("too-long", role, f"the {role} has {len(data)} bytes; the limit is {LIMITS[role]}")
+        raise MetadataRefused(
+            "too-long", role, f"the {role} has {len(data)} bytes; the limit is {LIMITS[role]}"
+        )
     try:
         metadata: Metadata[Any] = Metadata.from_bytes(data)
         wrong = _says_nonsense(metadata, role)
     except _WRONG as error:
-        raise Refusal("invalid", role, f"the {role} is no signed metadata") from error
+        raise MetadataRefused("invalid", role, f"the {role} is no signed metadata") from error
     if wrong:
-        raise Refusal("invalid", role, f"the {role} {wrong}")
+        raise MetadataRefused("invalid", role, f"the {role} {wrong}")
     return metadata
 
 
 def check_signatures(by: Root, metadata: Metadata[Any], role: str) -> None:
-    """Raise Refusal unless as many keys as ``by`` asks for signed the metadata of that role."""
+    """Raise MetadataRefused unless as many keys as ``by`` asks for signed the metadata of that role."""
     try:
         result = by.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
     except _WRONG as error:
-        raise Refusal("invalid", role, f"the {role} cannot be checked") from error
+        raise MetadataRefused("invalid", role, f"the {role} cannot be checked") from error
     if result.verified:
         return
     strange = len(set(metadata.signatures) - set(by.roles[role].keyids))
     text = f"the {role} has right signatures of {len(result.signed)} of the {result.threshold} keys that it needs"
     if strange:
         text += f", and {strange} of keys that have no say in it, or none any more"
-    raise Refusal("unknown-key" if strange and not result.signed else "threshold", role, text)
+    raise MetadataRefused("unknown-key" if strange and not result.signed else "threshold", role, text)
 
 
 def is_signed(by: Root, data: bytes, role: str) -> bool:
     """Whether ``data`` is metadata of that role that enough keys signed."""
     try:
         check_signatures(by, read(data, role), role)
-    except Refusal:
+    except MetadataRefused:
         return False
     return True
 
@@ -120,21 +122,25 @@ def is_signature(by: Root, role: str, keyid: str, signature: bytes, data: bytes)
 
 
 def check_bytes(data: bytes, said: Any, role: str, by: str) -> None:
-    """Raise Refusal unless ``data`` has the length and the digest that ``by`` said of it."""
+    """Raise MetadataRefused unless ``data`` has the length and the digest that ``by`` said of it."""
     if len(data) != said.length or hashlib.sha256(data).hexdigest() != said.hashes["sha256"]:
         what = f"the {role} is not the one that the {by} speaks of"
-        raise Refusal("mix-and-match", role, what if data else f"{what}: none was sent, and none is here")
+        raise MetadataRefused(
+            "mix-and-match", role, what if data else f"{what}: none was sent, and none is here"
+        )
 
 
 def package_keys(root: Root) -> Mapping[str, Key]:
-    """The keys that packages may be signed with. Raises Refusal."""
+    """The keys that packages may be signed with. Raises MetadataRefused."""
     found = root.unrecognized_fields.get(PACKAGE_KEYS, {})
     try:
         keys = {keyid: Key.from_dict(keyid, dict(said)) for keyid, said in found.items()}
     except _WRONG as error:
-        raise Refusal("invalid", ROOT, f"the root's {PACKAGE_KEYS} are no keys") from error
+        raise MetadataRefused("invalid", ROOT, f"the root's {PACKAGE_KEYS} are no keys") from error
     if len(keys) > KEYS_MAX:
-        raise Refusal("invalid", ROOT, f"the root has {len(keys)} {PACKAGE_KEYS}; the limit is {KEYS_MAX}")
+        raise MetadataRefused(
+            "invalid", ROOT, f"the root has {len(keys)} {PACKAGE_KEYS}; the limit is {KEYS_MAX}"
+        )
     return keys
 
 

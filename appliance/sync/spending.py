@@ -19,7 +19,7 @@ from appliance.sync import contact_plan
 from appliance.sync.box import Box, link_state
 from appliance.sync.budget import AGAIN_S, MODELS, Bound, Budget, LinkTerms, Verdict, billing_month
 from appliance.sync.contact_plan import Pass
-from appliance.sync.link import LinkFailed, Trouble
+from appliance.sync.link import LinkFailed, LinkTrouble
 from appliance.sync.plan import Reason, Waiting, Waits
 
 FILE: Final = "spent.json"
@@ -59,7 +59,9 @@ class Spending:
                     self._keep(AHEAD_BYTES)
                 return
             if verdict.bound not in WAITED_FOR:
-                raise LinkFailed(Trouble.REFUSED, _WORDS[verdict.bound], verdict.bound, int(verdict.wait_s))
+                raise LinkFailed(
+                    LinkTrouble.REFUSED, _WORDS[verdict.bound], verdict.bound, int(verdict.wait_s)
+                )
             await asyncio.sleep(verdict.wait_s)
 
     async def spend_on_models(self, size: int) -> None:

@@ -14,8 +14,7 @@ from typing import Final
 from appliance.fleet.documents import Transfer
 from appliance.sync.box import Box
 from appliance.sync.carried import spool_of
-from appliance.sync.link import Link, LinkFailed
-from appliance.sync.link import Trouble as LinkTrouble
+from appliance.sync.link import Link, LinkFailed, LinkTrouble
 from appliance.sync.plan import Waits
 from appliance.sync.transfers import CameFurther
 from appliance.transfer.download import Allowed, NoSource, fetch

@@ -19,7 +19,7 @@ from appliance.fleet.messages import Polled
 from appliance.fleet.metadata import DESIRED, ROOT, SNAPSHOT, TARGETS, TIMESTAMP, Counters
 from appliance.package.keys import PublicKey
 from appliance.sync.signed_metadata import (
-    Refusal,
+    MetadataRefused,
     Refused,
     Root,
     Snapshot,
@@ -61,7 +61,7 @@ def begin(root: bytes) -> Trusted:
     try:
         metadata = read(root, ROOT)
         check_signatures(metadata.signed, metadata, ROOT)
-    except Refusal as refusal:
+    except MetadataRefused as refusal:
         raise NoRoot(refusal.refused.text) from refusal
     return Trusted(root=root, root_version=metadata.signed.version)
 
@@ -78,7 +78,7 @@ def restored(
             snapshot=read(snapshot, SNAPSHOT).signed.version if snapshot else 0,
             targets=read(targets, TARGETS).signed.version if targets else 0,
         )
-    except Refusal as refusal:
+    except MetadataRefused as refusal:
         raise NoRoot(refusal.refused.text) from refusal
     try:
         desired = decode(working) if working else None
@@ -104,7 +104,7 @@ def examine(trusted: Trusted, polled: Polled, device: str) -> tuple[Trusted, Ref
             trusted = _adopt(trusted, device)
     except _NotDoable as refusal:
         return refusal.trusted, refusal.refused
-    except Refusal as refusal:
+    except MetadataRefused as refusal:
         return trusted, refusal.refused
     return trusted, None
 
@@ -132,7 +132,7 @@ def _follow(trusted: Trusted, data: bytes) -> Trusted:
         return trusted
     if root.version != trusted.root_version + 1:
         text = f"root {root.version} was sent, but root {trusted.root_version + 1} comes next"
-        raise Refusal("root-skipped", ROOT, text)
+        raise MetadataRefused("root-skipped", ROOT, text)
     check_signatures(read(trusted.root, ROOT).signed, metadata, ROOT)
     check_signatures(root, metadata, ROOT)
     trusted = replace(trusted, root=data, root_version=root.version)
@@ -150,7 +150,7 @@ def _next_set(trusted: Trusted, polled: Polled, device: str) -> Trusted:
     """What is trusted with the timestamp and all that it leads to; parts that were not sent are those that are here."""
     if not polled.timestamp:
         if polled.snapshot or polled.targets or polled.document:
-            raise Refusal(
+            raise MetadataRefused(
                 "mix-and-match", TIMESTAMP, "metadata came without the timestamp that it belongs to"
             )
         return trusted
@@ -172,7 +172,7 @@ def _next_set(trusted: Trusted, polled: Polled, device: str) -> Trusted:
         raise _went_back(SNAPSHOT, snapshot.version, trusted.counters.snapshot)
     said = snapshot.meta.get(TARGETS_FILE)
     if said is None:
-        raise Refusal("invalid", SNAPSHOT, "the snapshot does not speak of the targets")
+        raise MetadataRefused("invalid", SNAPSHOT, "the snapshot does not speak of the targets")
     targets_bytes = polled.targets or trusted.targets
     _check_generation(root, trusted, targets_bytes)
     check_bytes(targets_bytes, said, TARGETS, SNAPSHOT)
@@ -199,7 +199,7 @@ def _adopt(trusted: Trusted, device: str) -> Trusted:
     return replace(trusted, working=trusted.document, desired=desired)
 
 
-class _NotDoable(Refusal):
+class _NotDoable(MetadataRefused):
     """A document that is trusted and cannot be worked towards."""
 
     def __init__(self, text: str, trusted: Trusted) -> None:
@@ -214,7 +214,7 @@ def _role(root: Root, data: bytes, role: str) -> Timestamp | Snapshot | Targets:
 
 
 def _check_generation(root: Root, trusted: Trusted, targets: bytes) -> None:
-    """Raise the Refusal that says most where the generation itself goes back."""
+    """Raise the MetadataRefused that says most where the generation itself goes back."""
     if targets and is_signed(root, targets, TARGETS):
         generation = read(targets, TARGETS).signed.version
         if generation < trusted.counters.targets:
@@ -222,28 +222,30 @@ def _check_generation(root: Root, trusted: Trusted, targets: bytes) -> None:
                 f"generation {generation} was sent, but this box has seen {trusted.counters.targets}: the controller "
                 "was restored from a backup, or old metadata is replayed; see 'appliance fleet resume'"
             )
-            raise Refusal("generation-went-back", TARGETS, text)
+            raise MetadataRefused("generation-went-back", TARGETS, text)
 
 
 def _check_version(version: int, said: int, role: str, by: str) -> None:
     if version != said:
         text = f"the {role} has version {version}, and the {by} says {said}"
-        raise Refusal("mix-and-match", role, text)
+        raise MetadataRefused("mix-and-match", role, text)
 
 
 def _check_document(targets: Targets, document: bytes, device: str) -> None:
     said = targets.targets.get(DESIRED)
     if said is None:
-        raise Refusal("invalid", TARGETS, f"the targets do not name '{DESIRED}'")
+        raise MetadataRefused("invalid", TARGETS, f"the targets do not name '{DESIRED}'")
     custom = said.custom
     if not isinstance(custom, dict) or custom.get("device") != device:
-        raise Refusal("other-device", TARGETS, f"the desired state is for another device than '{device}'")
+        raise MetadataRefused(
+            "other-device", TARGETS, f"the desired state is for another device than '{device}'"
+        )
     check_bytes(document, said, "document", TARGETS)
 
 
-def _went_back(role: str, version: int, seen: int) -> Refusal:
-    return Refusal("rollback", role, f"{role} {version} was sent, but this box has seen {seen}")
+def _went_back(role: str, version: int, seen: int) -> MetadataRefused:
+    return MetadataRefused("rollback", role, f"{role} {version} was sent, but this box has seen {seen}")
 
 
-def _equivocates(role: str, version: int) -> Refusal:
-    return Refusal("equivocation", role, f"{role} {version} was sent with other contents than before")
+def _equivocates(role: str, version: int) -> MetadataRefused:
+    return MetadataRefused("equivocation", role, f"{role} {version} was sent with other contents than before")

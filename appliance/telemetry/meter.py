@@ -48,9 +48,10 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatistics:
-    """All figures of one model version. ``inferences`` counts rows, ``executions`` batches, ``executed_rows`` the rows
-    of these, answered or not; ``last_inference_ms`` is milliseconds since the epoch (0: none yet). ``retries`` counts
-    requests run again after a worker died, ``leased`` the answered ones that a front end served by itself."""
+    """All figures of one model version. ``inferences`` counts rows, ``executions`` batches of which something was
+    answered, ``executed_rows`` the rows of these; ``last_inference_ms`` is milliseconds since the epoch (0: none yet).
+    ``retries`` counts requests run again after a worker died, ``leased`` the answered ones that a front end served by
+    itself."""
 
     name: str
     version: int
@@ -116,7 +117,7 @@ class VersionMeter:
         self._frozen = None
 
     def batch_finished(self, rows: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
-        """Count one executed batch of ``rows`` rows."""
+        """Count one batch of ``rows`` rows of which something was answered; as in Triton, a run that failed is none."""
         self._frozen = None
         self.executed_rows += rows
         entry = self.batches.get(rows) or self._batches_of(rows)

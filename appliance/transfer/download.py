@@ -11,7 +11,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import ApplianceError
 from appliance.fleet.documents import STREAM_BYTES_MAX, Transfer
 from appliance.transfer.pieces import Index, index_bytes, piece_count
-from appliance.transfer.source import Source, SourceFailed, Trouble
+from appliance.transfer.source import Source, SourceFailed, SourceTrouble
 from appliance.transfer.spool import Arrival, Spool
 
 WRONG_PIECES_MAX: Final = 2
@@ -42,7 +42,7 @@ async def fetch(
     came stays, whatever happens. Raises NoSource, OSError, and what ``allowed`` raises."""
     if way.size > STREAM_BYTES_MAX:  # before memory is taken for its index
         text = f"a stream of {way.size} bytes is not fetched; the limit is {STREAM_BYTES_MAX}"
-        raise NoSource([SourceFailed(Trouble.REFUSED, text)])
+        raise NoSource([SourceFailed(SourceTrouble.REFUSED, text)])
     failures: list[SourceFailed] = []
     for source in sources:
         try:
@@ -72,7 +72,7 @@ async def _index(way: Transfer, source: Source, spool: Spool, allowed: Allowed) 
         await allowed(index_bytes(way.size))
         data = await source.index(way.stream, way.index, pieces)
         if digest_of(data) != way.index:
-            raise SourceFailed(Trouble.NOT_THE_STREAM, f"{source.name} gives another index")
+            raise SourceFailed(SourceTrouble.NOT_THE_STREAM, f"{source.name} gives another index")
         spool.keep_index(way, data)
     return Index(data, way.size)
 
@@ -101,4 +101,6 @@ async def _from(way: Transfer, source: Source, arrival: Arrival, allowed: Allowe
                     break
                 seen(arrival.size, way.size)
         if wrong >= WRONG_PIECES_MAX:
-            raise SourceFailed(Trouble.NOT_THE_STREAM, f"{source.name} gives other bytes than it should")
+            raise SourceFailed(
+                SourceTrouble.NOT_THE_STREAM, f"{source.name} gives other bytes than it should"
+            )

@@ -38,9 +38,3 @@ class Index:
         """Whether ``data`` is that piece."""
         digest = self._data[DIGEST_BYTES * piece : DIGEST_BYTES * (piece + 1)]
         return len(data) == self.length(piece) and bytes.fromhex(digest_of(data)) == digest
-
-
-def index_of(data: bytes) -> bytes:
-    """The index of a stream that is in memory."""
-    pieces = (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
-    return b"".join(bytes.fromhex(digest_of(piece)) for piece in pieces)

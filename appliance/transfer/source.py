@@ -31,7 +31,7 @@ STREAM_TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 
 
-class Trouble(StrEnum):
+class SourceTrouble(StrEnum):
     """Why a source gave nothing, or no more."""
 
     UNREACHABLE = "unreachable"
@@ -45,7 +45,7 @@ class Trouble(StrEnum):
 class SourceFailed(ApplianceError):
     """A source that could not give what was asked of it; ``trouble`` says why, for programs."""
 
-    def __init__(self, trouble: Trouble, text: str) -> None:
+    def __init__(self, trouble: SourceTrouble, text: str) -> None:
         super().__init__(text)
         self.trouble = trouble
 
@@ -133,34 +133,36 @@ class HttpSource:
                     left -= len(chunk)
                     if left < 0:
                         raise SourceFailed(
-                            Trouble.NOT_THE_STREAM, f"{self.name} sends more than was asked for"
+                            SourceTrouble.NOT_THE_STREAM, f"{self.name} sends more than was asked for"
                         )
                     if not (self.over_link or pace.is_kept(len(chunk))):
-                        raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} gives next to nothing")
+                        raise SourceFailed(SourceTrouble.BROKEN_OFF, f"{self.name} gives next to nothing")
                     yield chunk
         except TimeoutError as error:
-            raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} was silent for {SILENCE_S:g} s") from error
+            raise SourceFailed(
+                SourceTrouble.BROKEN_OFF, f"{self.name} was silent for {SILENCE_S:g} s"
+            ) from error
         except aiohttp.ClientConnectorError as error:
             text = f"{self.name} cannot be reached: {error.os_error.strerror or error.os_error}"
-            raise SourceFailed(Trouble.UNREACHABLE, text) from error
+            raise SourceFailed(SourceTrouble.UNREACHABLE, text) from error
         except (aiohttp.ClientError, OSError) as error:
             raise SourceFailed(
-                Trouble.BROKEN_OFF, f"{self.name} broke off: {type(error).__name__}"
+                SourceTrouble.BROKEN_OFF, f"{self.name} broke off: {type(error).__name__}"
             ) from error
         if left:
-            raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} ended {left} bytes too early")
+            raise SourceFailed(SourceTrouble.BROKEN_OFF, f"{self.name} ended {left} bytes too early")
 
     def _check(self, answer: aiohttp.ClientResponse, offset: int, size: int) -> None:
         """Raise SourceFailed where what begins is not what was asked for."""
         if answer.status == 404:
-            raise SourceFailed(Trouble.NOT_THERE, f"{self.name} does not have it")
+            raise SourceFailed(SourceTrouble.NOT_THERE, f"{self.name} does not have it")
         if answer.status >= 400:
-            raise SourceFailed(Trouble.REFUSED, f"{self.name} refuses it with status {answer.status}")
+            raise SourceFailed(SourceTrouble.REFUSED, f"{self.name} refuses it with status {answer.status}")
         said = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         told = (answer.status, answer.content_type, said and tuple(map(int, said.groups())))
         if told != (206, STREAM_TYPE, (offset, size - 1, size)):
             text = f"what answers at {self.name} is not it: status {answer.status}, {answer.content_type}"
-            raise SourceFailed(Trouble.NOT_THE_STREAM, text)
+            raise SourceFailed(SourceTrouble.NOT_THE_STREAM, text)
 
 
 class DirectorySource:
@@ -188,19 +190,23 @@ class DirectorySource:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SourceFailed(Trouble.NOT_THERE, f"{self.name} does not have it") from error
+            raise SourceFailed(SourceTrouble.NOT_THERE, f"{self.name} does not have it") from error
         except OSError as error:
-            raise SourceFailed(Trouble.REFUSED, f"{self.name} cannot be read: {error.strerror}") from error
+            raise SourceFailed(
+                SourceTrouble.REFUSED, f"{self.name} cannot be read: {error.strerror}"
+            ) from error
         try:
             while offset < size:
                 chunk = await asyncio.to_thread(os.pread, descriptor, min(CHUNK_BYTES, size - offset), offset)
                 if not chunk:
                     raise SourceFailed(
-                        Trouble.BROKEN_OFF, f"{self.name} ended {size - offset} bytes too early"
+                        SourceTrouble.BROKEN_OFF, f"{self.name} ended {size - offset} bytes too early"
                     )
                 offset += len(chunk)
                 yield chunk
         except OSError as error:
-            raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} cannot be read: {error.strerror}") from error
+            raise SourceFailed(
+                SourceTrouble.BROKEN_OFF, f"{self.name} cannot be read: {error.strerror}"
+            ) from error
         finally:
             os.close(descriptor)

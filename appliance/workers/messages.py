@@ -13,16 +13,15 @@ from typing import Final, NamedTuple, get_args
 
 import msgpack  # type: ignore[import-untyped]
 
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers.codec import Decoder, MessageInvalid, decoder_for, to_plain
 from appliance.workers.port import (
-    PLAIN_LOAD,
     Fetch,
     Fetched,
     FormBuilt,
     FormJudged,
     Learn,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

@@ -10,6 +10,8 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.side_by_side import SideBySide
 from appliance.workers.settings import WorkerSettings
@@ -104,44 +106,6 @@ class RunResult(NamedTuple):
     sizes: tuple[int, ...]
     needed: int
     error: str
-
-
-class LoadWish(NamedTuple):
-    """How a version is to be loaded.
-
-    ``background``: beside what the worker does, in a thread that gets the processor and the disk when nothing else
-    wants them (SCHED_IDLE, idle I/O class); no request waits for it. A worker that holds other models loads at the
-    normal processor class all the same, because a thread that starves while it holds the interpreter would stall them.
-    ``urgent``: in the normal classes even so, because a person waits for it, perhaps on a box that has nothing idle.
-    ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
-    version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
-    no seeds; of no effect on weights inside the model file. ``tell``: say on the way how far it is, for people.
-    ``room_bytes`` is what its session may take of a device with memory of its own; 0: what there is.
-
-    Weights are held against their digests, where they have any, beside the loading.
-    """
-
-    background: bool = False
-    urgent: bool = False
-    assess: bool = False
-    quick: bool = False
-    tell: bool = False
-    room_bytes: int = 0
-
-    @property
-    def yields(self) -> bool:
-        """Whether it gets processor and disk when nothing else wants them."""
-        return self.background and not self.urgent
-
-    @property
-    def early(self) -> bool:
-        """Whether it counts as loaded while its weights are still being read: it runs, and answers when they are all
-        there and verified, which WeightsPagedIn tells. Not where it is to be seen running before."""
-        return self.quick and not self.background and not self.assess
-
-
-PLAIN_LOAD: Final = LoadWish()
-"""Now, at full speed, for good."""
 
 
 class LoadStage(Enum):
@@ -278,20 +242,6 @@ class RunFinished(NamedTuple):
 class Fetched(NamedTuple):
     worker: int
     result: RunResult
-
-
-class ExitCause(Enum):
-    """Why a worker ended."""
-
-    STOPPED = "stopped"
-    DIED = "died"
-    KILLED = "killed"
-    """By others: a person, or the kernel for want of memory."""
-    GAVE_UP = "gave up"
-    """By its own doing: a session that it ran went with the capture of a graph, and could not be made anew."""
-    HUNG = "hung"
-    NONSENSE = "answered nonsense"
-    ZYGOTE = "zygote died"
 
 
 class WorkerExited(NamedTuple):

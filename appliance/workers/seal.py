@@ -30,9 +30,8 @@ from typing import Final
 
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import ENGINE_RUNTIMES, ModelVersion
 from appliance.domain.regular_file import opened, read_file
-from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.forms import (
     FAMILY_FILE,
@@ -59,7 +58,7 @@ def driver_changed() -> None:
 def seal_problem(runtime: str) -> str:
     """Why engines of ``runtime`` are neither built nor opened here, for people; "" for one that has none, and where
     nothing speaks against it."""
-    if runtime not in FORMED_WHOLE:
+    if runtime not in ENGINE_RUNTIMES:
         return ""
     if not _keeps_key():
         return (

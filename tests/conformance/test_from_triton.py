@@ -138,7 +138,7 @@ def test_texts_that_are_no_text_are_refused_as_is_told(serve: Serve, tmp_path: P
 
 
 @pytest.mark.every_front_end
-def test_runs_that_failed_are_among_executions_as_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_runs_that_failed_are_not_among_executions(serve: Serve, tmp_path: Path) -> None:
     graph = model_bytes(
         "look_up",
         [node("Gather", ["table", "x"], ["y"])],
@@ -155,7 +155,12 @@ def test_runs_that_failed_are_among_executions_as_is_told(serve: Serve, tmp_path
         with pytest.raises(InferenceServerException, match="model 'look_up' failed"):
             client.infer("look_up", [feed])
         (found,) = client.get_inference_statistics("look_up").model_stats
-        assert (found.inference_count, found.execution_count, found.inference_stats.fail.count) == (0, 1, 1)
+        assert (found.inference_count, found.execution_count, found.inference_stats.fail.count) == (0, 0, 1)
+        assert not found.batch_stats
+        feed.set_data_from_numpy(np.array([2], np.int64))
+        client.infer("look_up", [feed])
+        (found,) = client.get_inference_statistics("look_up").model_stats
+        assert (found.inference_count, found.execution_count, found.inference_stats.fail.count) == (1, 1, 1)
         assert [each.compute_infer.count for each in found.batch_stats] == [1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Dropped, Evicted, Lost, Refusal, Refused
+from appliance.core.scheduling.actions import Dropped, Evicted, Lost, RefusalReason, Refused
 from appliance.domain.model import Batching
 from tests.core.rig import MILLISECOND, START_NS, Rig
 from tests.core.scheduler_detail import is_empty, running_requests
@@ -97,7 +97,7 @@ def test_the_last_lane_takes_the_queue_with_it_when_none_comes_back() -> None:
     rig.arrive(2)
     rig.batches()
     assert set(rig.step(on.LaneClosed(1, 0), 5)) == {Lost(1), Lost(2)}
-    assert rig.arrive(3, at=6) == [Refused(3, Refusal.NO_LANE, 0)]
+    assert rig.arrive(3, at=6) == [Refused(3, RefusalReason.NO_LANE, 0)]
 
 
 def test_a_lane_that_is_awaited_and_given_up_loses_the_queue() -> None:
@@ -177,7 +177,7 @@ def test_a_closed_group_leaves_nothing() -> None:
     assert set(rig.step(on.GroupClosed(1), 5)) == {Lost(1), Lost(2)}
     assert is_empty(rig.scheduler)
     assert rig.settle(1_000) == []
-    assert rig.arrive(3, at=1_000) == [Refused(3, Refusal.UNKNOWN, 0)]
+    assert rig.arrive(3, at=1_000) == [Refused(3, RefusalReason.UNKNOWN, 0)]
     assert rig.step(on.ModelClosed(1), 1_000) == [], (
         "whoever watched a version at the end of the daemon closes it late"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Action, Expired, Refusal, Refused
+from appliance.core.scheduling.actions import Action, Expired, RefusalReason, Refused
 from tests.core.rig import MILLISECOND, Rig
 from tests.core.scheduler_detail import batch_keys
 
@@ -16,7 +16,7 @@ def late_by(actions: list[Action]) -> float | None:
         return None
     (action,) = actions
     assert isinstance(action, Refused)
-    assert action.reason is Refusal.DEADLINE
+    assert action.reason is RefusalReason.DEADLINE
     return action.retry_after_ns / MILLISECOND
 
 

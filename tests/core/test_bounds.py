@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Dropped, Refusal, Refused
+from appliance.core.scheduling.actions import Dropped, RefusalReason, Refused
 from appliance.domain.model import Batching, QueuePolicy
 from tests.core.rig import Rig
 from tests.core.scheduler_detail import batch_keys, lanes, running_requests
 
 
-def reason(actions: list[object]) -> Refusal | None:
+def reason(actions: list[object]) -> RefusalReason | None:
     """Why an arrival was refused."""
     if not actions:
         return None
@@ -25,14 +25,14 @@ def test_requests_of_all_models() -> None:
     rig.occupy()
     assert reason([*rig.arrive(1)]) is None
     assert reason([*rig.arrive(2, batch_key=2)]) is None
-    assert reason([*rig.arrive(3)]) is Refusal.QUEUE_FULL
+    assert reason([*rig.arrive(3)]) is RefusalReason.QUEUE_FULL
 
 
 def test_bytes_of_all_models() -> None:
     rig = Rig(max_queued_bytes=1000)
     rig.occupy()
     assert reason([*rig.arrive(1, nbytes=600)]) is None
-    assert reason([*rig.arrive(2, nbytes=401)]) is Refusal.QUEUE_BYTES
+    assert reason([*rig.arrive(2, nbytes=401)]) is RefusalReason.QUEUE_BYTES
     assert reason([*rig.arrive(3, nbytes=400)]) is None
 
 
@@ -42,7 +42,7 @@ def test_requests_of_one_model() -> None:
     rig.open_batch_key(2, 2)
     rig.occupy()
     assert reason([*rig.arrive(1)]) is None
-    assert reason([*rig.arrive(2)]) is Refusal.QUEUE_FULL
+    assert reason([*rig.arrive(2)]) is RefusalReason.QUEUE_FULL
     assert reason([*rig.arrive(3, batch_key=2)]) is None
 
 
@@ -56,10 +56,10 @@ def test_a_level_has_the_bound_of_its_policy() -> None:
     rig = Rig(batching=batching)
     rig.occupy()
     assert reason([*rig.arrive(1, priority=1)]) is None
-    assert reason([*rig.arrive(2, priority=1)]) is Refusal.QUEUE_FULL
+    assert reason([*rig.arrive(2, priority=1)]) is RefusalReason.QUEUE_FULL
     assert reason([*rig.arrive(3)]) is None
     assert reason([*rig.arrive(4)]) is None
-    assert reason([*rig.arrive(5)]) is Refusal.QUEUE_FULL
+    assert reason([*rig.arrive(5)]) is RefusalReason.QUEUE_FULL
 
 
 def test_what_runs_is_not_counted_and_what_leaves_makes_room() -> None:
@@ -75,9 +75,9 @@ def test_what_runs_is_not_counted_and_what_leaves_makes_room() -> None:
 
 def test_an_unknown_or_closed_shape_is_refused() -> None:
     rig = Rig()
-    assert reason([*rig.arrive(1, batch_key=77)]) is Refusal.UNKNOWN
+    assert reason([*rig.arrive(1, batch_key=77)]) is RefusalReason.UNKNOWN
     rig.step(on.ModelClosed(1), 0)
-    assert reason([*rig.arrive(2)]) is Refusal.UNKNOWN
+    assert reason([*rig.arrive(2)]) is RefusalReason.UNKNOWN
 
 
 def test_statistics_say_what_is_queued_and_what_runs() -> None:

@@ -11,6 +11,8 @@ from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
@@ -82,9 +84,7 @@ class Rig(WithoutMemory):
         self.arena.attach(worker, group)
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1))
 
     def evict_weights(self, worker: int, model: int) -> None:
@@ -108,7 +108,7 @@ class Rig(WithoutMemory):
     def stop(self, worker: int) -> None:
         """Nothing to do."""
 
-    def kill(self, worker: int, cause: port.ExitCause) -> None:
+    def kill(self, worker: int, cause: ExitCause) -> None:
         """Nothing to do."""
 
     def soon(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from appliance.workers.settings import WorkerSettings
@@ -14,16 +16,14 @@ class SilentWorkers(WithoutMemory):
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.loads: list[tuple[int, int, port.LoadWish]] = []
+        self.loads: list[tuple[int, int, LoadWish]] = []
         self.built: list[ModelVersion] = []
         self.rooms: list[int] = []
 
     def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         self.asked.append("start")
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.asked.append("load")
         self.loads.append((worker, model, wish))
 
@@ -50,5 +50,5 @@ class SilentWorkers(WithoutMemory):
     def stop(self, worker: int) -> None:
         self.asked.append("stop")
 
-    def kill(self, worker: int, cause: port.ExitCause) -> None:
+    def kill(self, worker: int, cause: ExitCause) -> None:
         self.asked.append("kill")

@@ -36,7 +36,7 @@ def served() -> Served:
         fingerprint="",
         meter=VersionMeter("m", 3),
         phase=Phase.FAILED,
-        refusal=Failed(why=Crashed(detail="died", repeated=True)),
+        setback=Failed(why=Crashed(detail="died", repeated=True)),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.errors import Cancelled, QuotaExceeded, RunFailed, WorkerDied
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.interface import ALLOWED_PARAMETER
 from appliance.domain.model import Batching, ModelVersion, VersionState
@@ -61,7 +62,7 @@ class Rig(Losing):
         submission = Submission(plan_request(served, head), name, now_ns, deadline_ns, end, account=client)
         return self.engine.submit(submission, [bytes(width)])
 
-    def die(self, cause: port.ExitCause = port.ExitCause.DIED) -> None:
+    def die(self, cause: ExitCause = ExitCause.DIED) -> None:
         """The worker of the oldest run ends with all that it has."""
         worker = self.lanes[0][0]
         mine = [run.batch for each, run in self.lanes if each == worker]
@@ -88,7 +89,7 @@ class Rig(Losing):
         self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
         self.turns()
 
-    def ends(self, name: str, client: str = "a", cause: port.ExitCause = port.ExitCause.DIED) -> None:
+    def ends(self, name: str, client: str = "a", cause: ExitCause = ExitCause.DIED) -> None:
         """A request ends its worker, which had nothing else."""
         self.ask(name, client)
         self.turns()
@@ -121,9 +122,9 @@ class Rig(Losing):
                 outcome.release()
 
 
-@pytest.mark.parametrize("cause", [port.ExitCause.DIED, port.ExitCause.HUNG, port.ExitCause.NONSENSE])
+@pytest.mark.parametrize("cause", [ExitCause.DIED, ExitCause.HUNG, ExitCause.NONSENSE])
 def test_a_request_that_was_alone_is_tried_once_and_its_client_held_at_the_second(
-    cause: port.ExitCause,
+    cause: ExitCause,
 ) -> None:
     rig = Rig(model())
     for name in ("one", "two"):
@@ -154,9 +155,9 @@ def test_it_is_seen_how_many_clients_are_held(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_somebody_else_killed_is_tried_once_more() -> None:
     rig = Rig(model())
-    rig.ends("one", "a", port.ExitCause.KILLED)
+    rig.ends("one", "a", ExitCause.KILLED)
     assert not rig.ended
-    rig.die(port.ExitCause.KILLED)
+    rig.die(ExitCause.KILLED)
     assert isinstance(rig.ended["one"], WorkerDied)
     assert "died with the request" in str(rig.ended["one"])
     rig.ends("two", "a")
@@ -320,7 +321,7 @@ def test_what_a_worker_died_of_is_said_before_those_that_another_version_answere
     rig.turns()
     (ran,) = rig.lanes
     assert len(ran[1].items) == 3, "at once"
-    rig.die(port.ExitCause.HUNG)
+    rig.die(ExitCause.HUNG)
     rig.answer()
     rig.answer()
     assert len(rig.ended) == 2

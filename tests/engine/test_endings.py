@@ -16,7 +16,9 @@ from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import Cancelled, CapacityError, WorkerDied
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
@@ -135,9 +137,7 @@ class Losing(Rig):
         self.models: dict[int, ModelVersion] = {}
         super().__init__(model)
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.models[model] = version
         super().load(worker, model, version, wish)
 
@@ -162,11 +162,11 @@ class Losing(Rig):
         self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
         return worker
 
-    def exit(self, worker: int, *batches: int, cause: port.ExitCause = port.ExitCause.DIED) -> None:
+    def exit(self, worker: int, *batches: int, cause: ExitCause = ExitCause.DIED) -> None:
         """It died, with what it ran."""
         self.engine.pool_event(port.WorkerExited(worker, cause, batches, -1, "scripted"))
 
-    def exit_at_work(self, cause: port.ExitCause = port.ExitCause.KILLED) -> None:
+    def exit_at_work(self, cause: ExitCause = ExitCause.KILLED) -> None:
         """The worker of the oldest run died, perhaps of it."""
         worker, run = self.lanes.pop(0)
         self.exit(worker, run.batch, cause=cause)

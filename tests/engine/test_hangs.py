@@ -14,9 +14,9 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Seen
 from appliance.domain import histogram
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ExitCause
 from tests.domain.sample import make_version
 from tests.engine.versions import make_served
 

@@ -10,12 +10,13 @@ from typing import cast
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.instance_group import NAMED_MAX, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ExitCause, ModelLoaded
+from appliance.workers.port import ModelLoaded
 from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers

@@ -66,8 +66,8 @@ def test_a_proposal_that_clients_cannot_talk_to_is_held_back_before_anything_is_
     held = rig.core.registry.find(("m", 2))
     assert (serving(rig), loads(rig)) == ([1], 1)
     assert held is not None
-    assert isinstance(held.refusal, InterfaceChanged)
-    assert remark_text(held.refusal) == (
+    assert isinstance(held.setback, InterfaceChanged)
+    assert remark_text(held.setback) == (
         "is held back: clients of version 1, which serves, could not talk to it: input 'x' was FP32 [-1,4], is absent; "
         "input 'z' was absent, is FP32 [-1,4]; the parameter allow_interface_change 'true' in its config.pbtxt has it "
         "go live all the same"
@@ -81,8 +81,8 @@ def test_the_reason_names_the_first_changes_and_counts_the_others() -> None:
     want(rig, packaged)
     held = rig.core.registry.find(("m", 2))
     assert held is not None
-    assert held.refusal is not None
-    said = remark_text(held.refusal)
+    assert held.setback is not None
+    said = remark_text(held.setback)
     assert "; and 2 more; 'appliance model want m/2 --allow-interface-change'" in said
     assert len(said) < 400
 
@@ -169,7 +169,7 @@ def test_a_trial_beside_what_serves_says_that_it_cannot_be() -> None:
     on_trial = rig.core.registry.find(("m", 2))
     assert on_trial is not None
     assert on_trial.phase is Phase.FAILED
-    assert on_trial.refusal == Failed(why=CannotBeTried(unlike=True))
+    assert on_trial.setback == Failed(why=CannotBeTried(unlike=True))
 
 
 def test_what_was_only_on_trial_and_still_loads_is_held_when_it_is_to_serve() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.wording import AS_THEY_ARE
 from appliance.workers import port
@@ -21,9 +22,7 @@ class Loads(Rig):
         super().__init__(MODEL)
         self.loads = []
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         if self.loads is None:
             super().load(worker, model, version, wish)
         else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.core.processes.restart import SECOND_NS, RestartPolicy, Restarts, culprit_of
-from appliance.workers.port import ExitCause, WorkerExited
+from appliance.core.processes.restart import SECOND_NS, RestartPolicy, Restarts, load_is_to_blame
+from appliance.domain.exit_cause import ExitCause
 
 
 def test_the_second_crash_in_the_window_quarantines() -> None:
@@ -30,20 +30,16 @@ def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
 
 
 def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
-    def blamed(
-        batches: tuple[int, ...], loading: int, *, new: bool, cause: ExitCause = ExitCause.DIED
-    ) -> int:
-        event = WorkerExited(1, cause, batches, loading, "")
-        return culprit_of(event, running=bool(batches), loads_new=new and loading >= 0)
+    def blamed(*, running: bool, new: bool, cause: ExitCause = ExitCause.DIED) -> bool:
+        return load_is_to_blame(cause, running=running, loads_new=new)
 
-    assert blamed((4,), 5, new=True) == 5
-    assert blamed((4,), 5, new=False) == -1
-    assert blamed((4,), -1, new=True) == -1
-    assert blamed((), 5, new=False) == 5
-    assert blamed((), -1, new=True) == -1
-    assert blamed((4,), 5, new=True, cause=ExitCause.ZYGOTE) == -1
-    assert blamed((4,), 5, new=True, cause=ExitCause.GAVE_UP) == -1
-    assert blamed((), 5, new=True, cause=ExitCause.GAVE_UP) == 5
+    assert blamed(running=True, new=True)
+    assert not blamed(running=True, new=False)
+    assert blamed(running=False, new=False)
+    assert not blamed(running=True, new=True, cause=ExitCause.ZYGOTE)
+    assert not blamed(running=False, new=True, cause=ExitCause.ZYGOTE)
+    assert not blamed(running=True, new=True, cause=ExitCause.GAVE_UP)
+    assert blamed(running=False, new=True, cause=ExitCause.GAVE_UP)
 
 
 def test_what_is_as_old_as_the_window_counts_and_who_lived_as_long_as_is_stable_is() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Standing
-from appliance.core.rollout.retries import has_fallen, pause_ms, refusal_of, tries_left
+from appliance.core.rollout.retries import has_fallen, pause_ms, setback_of, tries_left
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import remark_text
 from tests.domain.sample import make_version
@@ -55,9 +55,9 @@ def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
 def test_a_refusal_names_the_command_that_asks_again(digest: str, command: str) -> None:
     model = replace(make_version("m", 1), digest=digest)
     for standing in (Standing(1, "rolled back", NOW_MS), Standing(3, None, NOW_MS)):
-        refusal = refusal_of(standing, CONFIG, model)
-        assert refusal is not None
-        assert f"'{command}'" in remark_text(refusal)
+        setback = setback_of(standing, CONFIG, model)
+        assert setback is not None
+        assert f"'{command}'" in remark_text(setback)
 
 
 def test_a_try_that_is_given_back_is_one_less_and_that_it_was_given_up_stands() -> None:
@@ -82,14 +82,14 @@ def test_tries_of_either_kind_are_counted_and_forgiven_together() -> None:
     standing = records.standing("m/1@a")
     assert standing == Standing(5, None, NOW_MS, 2)
     assert tries_left(standing, CONFIG) == 0
-    refusal = refusal_of(standing, CONFIG, model)
-    assert refusal is not None
-    assert "was tried 5 times" in remark_text(refusal)
+    setback = setback_of(standing, CONFIG, model)
+    assert setback is not None
+    assert "was tried 5 times" in remark_text(setback)
     records.given_up("m/1@a", NOW_MS)
     assert pause_ms(records.standing("m/1@a"), CONFIG, NOW_MS) == 40 * MINUTE_MS
     records.forgive("m/1@a")
     standing = records.standing("m/1@a")
-    assert (tries_left(standing, CONFIG), refusal_of(standing, CONFIG, model)) == (3, None)
+    assert (tries_left(standing, CONFIG), setback_of(standing, CONFIG, model)) == (3, None)
 
 
 def test_what_was_rejected_counts_as_fallen() -> None:

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import ModelVersion
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.engine.fastpath.lanes import LOOK_NS, Stalls
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ExitCause
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served

@@ -28,6 +28,7 @@ EXPECTED = {
     errors.Stopping: ("UNAVAILABLE", 503),
     errors.OperatorError: ("FAILED_PRECONDITION", 500),
     errors.ConfigInvalid: ("FAILED_PRECONDITION", 500),
+    errors.ConfigUnreadable: ("FAILED_PRECONDITION", 500),
     errors.AddressUnavailable: ("FAILED_PRECONDITION", 500),
     errors.StoreUnavailable: ("FAILED_PRECONDITION", 500),
     errors.StoreFull: ("FAILED_PRECONDITION", 500),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from appliance.core.scheduling.profile import ServiceTime
 from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.side_by_side import SideBySide
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BYTES_MAX, PendingReplies
@@ -33,7 +34,6 @@ from appliance.workers.port import (
     FormVerdict,
     ItemStatus,
     LoadStage,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

@@ -27,7 +27,7 @@ from appliance.image.release import (
     is_newer,
     problems,
 )
-from appliance.transfer.source import DirectorySource, SourceFailed, Trouble
+from appliance.transfer.source import DirectorySource, SourceFailed, SourceTrouble
 from tests.image.releases import Maker, machine, maker
 
 ROOM = 1 << 40
@@ -294,7 +294,7 @@ class Flapping(DirectorySource):
         begun = self.given
         async for chunk in super().read(stream, offset, size):
             if self.given - begun > self._after:
-                raise SourceFailed(Trouble.BROKEN_OFF, "the link broke off")
+                raise SourceFailed(SourceTrouble.BROKEN_OFF, "the link broke off")
             self.given += len(chunk)
             yield chunk
 

@@ -9,6 +9,7 @@ import re
 import pytest
 from google.protobuf import json_format
 
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import byte_size
 from appliance.frontend.documents import model_config
@@ -16,7 +17,6 @@ from appliance.frontend.grpc.wire_pb import model_config_pb2
 from appliance.repository.findings import TEXT_CHARACTERS_MAX
 from appliance.repository.section import NAME_BYTES_MAX, TEXT_BYTES_MAX, VALUES_MAX
 from appliance.workers.messages import Load, encode
-from appliance.workers.port import LoadWish
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import model_of, port
 from tests.repository.outcomes import only_problem, served

@@ -29,6 +29,7 @@ from appliance.domain.errors import (
     LoadFailed,
     RunFailed,
 )
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import GraphSize, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
@@ -47,7 +48,7 @@ from appliance.runtimes.onnx_sessions import run_error
 from appliance.runtimes.runtime import Region, RuntimeSettings
 from appliance.workers.child.worker import Worker
 from appliance.workers.messages import Load
-from appliance.workers.port import ItemStatus, LoadWish, ModelLoaded, ModelRefused
+from appliance.workers.port import ItemStatus, ModelLoaded, ModelRefused
 from models.generate import write_model
 from models.generators.graph import constant, model_bytes, node, tensor_port
 from tests.devices.simulated_cuda import SimulatedCuda

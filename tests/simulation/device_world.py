@@ -25,6 +25,7 @@ from appliance.domain.device_reading import DeviceState
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ModelAway, NotReady
 from appliance.domain.inference import Outcome
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.workers import port
@@ -82,9 +83,7 @@ class GpuWorkers(FatedWorkers):
         self.visible[settings.device] = settings.visible
         super().start(worker, group, settings)
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         device = self.devices[worker]
         assert device.is_cpu == version.on_cpu, f"{version.key} does not ask for {device}"
         assert device.is_cpu or version.device.allows(gpu(device.index)), f"nor for {device}"

@@ -17,6 +17,7 @@ from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import Batching, ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -24,7 +25,6 @@ from appliance.domain.validation import plan_request
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
-from appliance.workers import port
 from appliance.workers.arena import Arena
 from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
@@ -55,11 +55,11 @@ class PoisonedWorkers(ScriptedWorkers):
         if not any(memory.view(item.offset, 1)[0] == POISON for item in run.items):
             self._later(worker, MS, lambda: self._end(worker, run))
         elif self.hangs:
-            self._later(worker, HANG_NS, lambda: self._die(worker, port.ExitCause.HUNG))
+            self._later(worker, HANG_NS, lambda: self._die(worker, ExitCause.HUNG))
         else:
-            self._later(worker, MS, lambda: self._die(worker, port.ExitCause.DIED))
+            self._later(worker, MS, lambda: self._die(worker, ExitCause.DIED))
 
-    def _die(self, worker: int, cause: port.ExitCause) -> None:
+    def _die(self, worker: int, cause: ExitCause) -> None:
         self.deaths.append(self._world.now)
         self._exit(worker, cause, -1)
 

@@ -203,9 +203,9 @@ class Referee:
                 self.require(request == event.request, "refused another request")
                 self.require(retry_after_ns >= 0, "retry in the past")
                 self._count(f"refused: {reason.value}")
-                if reason is do.Refusal.DEADLINE:
+                if reason is do.RefusalReason.DEADLINE:
                     self._check_refusal(known, now_ns)
-                if reason is do.Refusal.NO_LANE:
+                if reason is do.RefusalReason.NO_LANE:
                     open_lanes = [*self.lanes.values(), *self.returning.values()]
                     self.require(known.group not in open_lanes, "refused although there are lanes")
             case do.Expired(request):

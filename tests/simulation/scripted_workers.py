@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.side_by_side import SideBySide
 from appliance.workers import port
@@ -88,9 +90,7 @@ class ScriptedWorkers(WithoutMemory):
         self._aside[worker], self._evict[worker] = [], set()
         self._later(worker, 2 * MS, lambda: self._emit(port.WorkerStarted(worker, next(self._pids))))
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         if worker in self._ended:
             return  # WorkerExited is on its way
         assert worker in self._queues, "load for a worker that does not live"
@@ -113,7 +113,7 @@ class ScriptedWorkers(WithoutMemory):
         if wish.background:
             self._beside(worker, model, 40 * MS, loaded)
         elif self._world.random.random() < self.trouble / 2:
-            self._later(worker, 3 * MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+            self._later(worker, 3 * MS, lambda: self._exit(worker, ExitCause.DIED, model))
         else:
             self._later(worker, self._world.random.randrange(1, 20) * MS, loaded)
 
@@ -180,9 +180,9 @@ class ScriptedWorkers(WithoutMemory):
     def stop(self, worker: int) -> None:
         self._stopping.add(worker)
         if not self._queues.get(worker) and not self._aside.get(worker):
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.STOPPED, -1))
 
-    def kill(self, worker: int, cause: port.ExitCause) -> None:
+    def kill(self, worker: int, cause: ExitCause) -> None:
         self._later(worker, MS // 10, lambda: self._exit(worker, cause, -1))
 
     # --- the script
@@ -204,14 +204,14 @@ class ScriptedWorkers(WithoutMemory):
 
         def end() -> None:
             if fatal:
-                self._exit(worker, port.ExitCause.DIED, model)
+                self._exit(worker, ExitCause.DIED, model)
                 return
             do()
             self._aside[worker].pop(0)
             if self._aside[worker]:
                 self._later(worker, *self._aside[worker][0])
             elif worker in self._stopping and not self._queues[worker]:
-                self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
+                self._later(worker, MS, lambda: self._exit(worker, ExitCause.STOPPED, -1))
 
         self._aside[worker].append((took, end))
         if len(self._aside[worker]) == 1:
@@ -222,9 +222,9 @@ class ScriptedWorkers(WithoutMemory):
         fate = self._world.random.random()
         took = MS + len(run.items) * MS // 8
         if fate < self.trouble:
-            self._later(worker, took // 2, lambda: self._exit(worker, port.ExitCause.DIED, -1))
+            self._later(worker, took // 2, lambda: self._exit(worker, ExitCause.DIED, -1))
         elif fate < self.trouble * 1.2:
-            self._later(worker, 50 * MS, lambda: self._exit(worker, port.ExitCause.HUNG, -1))
+            self._later(worker, 50 * MS, lambda: self._exit(worker, ExitCause.HUNG, -1))
         else:
             self._later(worker, took, lambda: self._end(worker, run))
 
@@ -237,7 +237,7 @@ class ScriptedWorkers(WithoutMemory):
         if self._queues[worker]:
             self._begin(worker)
         elif worker in self._stopping and not self._aside[worker]:
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.STOPPED, -1))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.STOPPED, -1))
 
     def _result(self, worker: int, model: int, item: port.RunItem) -> port.RunResult:
         chance = self._world.random.random()
@@ -252,7 +252,7 @@ class ScriptedWorkers(WithoutMemory):
             return port.RunResult(item.ticket, port.ItemStatus.TOO_LARGE, (), (), needed, "")
         return port.RunResult(item.ticket, port.ItemStatus.OK, shapes, sizes, 0, "")
 
-    def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
+    def _exit(self, worker: int, cause: ExitCause, loading: int) -> None:
         runs = self._queues.pop(worker)
         self._ended.add(worker)
         self._arena.detach(worker)

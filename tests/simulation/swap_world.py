@@ -30,7 +30,9 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
@@ -85,9 +87,7 @@ class FatedWorkers(ScriptedWorkers):
         """How many load in the background now."""
         return len({model for _, model in self.loading_now})
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         fate = fate_of(version)
         self.loads += 1
         if wish.background:
@@ -102,7 +102,7 @@ class FatedWorkers(ScriptedWorkers):
                 self._emit(port.ModelRefused(worker, model, "golden case 'a' differs"))
                 return
             if fate in ("crash_at_load", "hang_at_load"):
-                cause = port.ExitCause.DIED if fate == "crash_at_load" else port.ExitCause.HUNG
+                cause = ExitCause.DIED if fate == "crash_at_load" else ExitCause.HUNG
                 self._exit(worker, cause, model)
                 return
             self._holds[worker][model] = version
@@ -117,7 +117,7 @@ class FatedWorkers(ScriptedWorkers):
 
         self._later(worker, took * (8 if fate == "hang_at_load" else 1), end)
 
-    def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
+    def _exit(self, worker: int, cause: ExitCause, loading: int) -> None:
         self.loading_now = {(where, model) for where, model in self.loading_now if where != worker}
         super()._exit(worker, cause, loading)
 
@@ -131,7 +131,7 @@ class FatedWorkers(ScriptedWorkers):
         fate = fate_of(self._holds[worker][run.model])
         if fate == "crash_at_10" and self.runs[run.model] >= 10:
             self.runs[run.model] = 0
-            self._later(worker, MS // 2, lambda: self._exit(worker, port.ExitCause.DIED, -1))
+            self._later(worker, MS // 2, lambda: self._exit(worker, ExitCause.DIED, -1))
         else:
             self._later(worker, MS, lambda: self._end(worker, run))
 

@@ -10,8 +10,9 @@ from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import ModelAway
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
-from appliance.workers import port
 from tests.engine.memory_terms import terms_of
 from tests.simulation.crowded_world import CrowdedWorld
 from tests.simulation.scripted_workers import MS
@@ -112,11 +113,9 @@ class FatalWorkers(FatedWorkers):
 
     fatal = False
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         if self.fatal:
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.DIED, model))
         else:
             super().load(worker, model, version, wish)
 
@@ -144,7 +143,7 @@ def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_beh
     world.client("m0")
     world.world.run(world.world.now + MS // 10)
     (worker,) = world.engine.status().workers
-    world.workers.kill(worker.worker, port.ExitCause.KILLED)
+    world.workers.kill(worker.worker, ExitCause.KILLED)
     asked("m1")
     world.workers.fatal = True
     asked("m0")

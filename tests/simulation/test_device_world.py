@@ -11,9 +11,9 @@ from appliance.domain.device import Device, DeviceKind, cuda
 from appliance.domain.device_reading import DeviceState
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import NotServed
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.devices import STAYS_NS
 from appliance.engine.versions.wording import AT_THE_START
-from appliance.workers.port import ExitCause
 from tests.simulation.device_world import ECC, HOT, LOST, MB, ROOMY, DeviceWorld
 from tests.simulation.scripted_workers import MS
 

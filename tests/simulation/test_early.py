@@ -11,6 +11,7 @@ from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.workers import port
 from tests.engine.memory_terms import terms_of
@@ -34,9 +35,7 @@ class EarlyWorkers(FatedWorkers):
     renewed_packed = False
     rotten = False
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         if wish.early:
             self._later(worker, 5 * MS + self.came * SLOW_NS, lambda: self._came(worker, model, version))
             self.came += 1

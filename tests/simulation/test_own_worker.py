@@ -11,8 +11,8 @@ from appliance.core.memory.homes import CONTEXT_BYTES
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.binding import extended
 from appliance.domain.device import cuda
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
-from appliance.workers.port import ExitCause
 from tests.simulation.device_world import MB, DeviceWorld
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import SOUND, SwapWorld

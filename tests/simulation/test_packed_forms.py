@@ -11,11 +11,12 @@ import pytest
 from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
-from appliance.workers import port
 from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import FatedWorkers, SwapWorld
@@ -29,21 +30,19 @@ class FormedWorkers(FatedWorkers):
     when = "at load"
     quick = 0
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.packs = self.built = _has_form(version)
         self.quick += wish.quick
         fatal = wish.quick if self.when == "at quick load" else self.packs and self.when == "at load"
         if fatal:
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.DIED, model))
         else:
             super().load(worker, model, version, wish)
 
     def _begin(self, worker: int) -> None:
         version = self._holds[worker][self._queues[worker][0].model]
         if _has_form(version) and self.when == "at work":
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, -1))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.DIED, -1))
         else:
             super()._begin(worker)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers import port
 from tests.simulation.device_world import MB, DeviceWorld, GpuWorkers
 from tests.simulation.engine_world import SilentLog
@@ -52,7 +53,7 @@ def test_it_is_in_the_notes_and_once_in_the_log(monkeypatch: pytest.MonkeyPatch)
     assert said == [{"model": "m0/1", "reason": NOTE}]
     assert world.noted == {"m0": (NOTE,), "m1": ()}
     (worker,) = world.workers.devices
-    world.workers._exit(worker, port.ExitCause.DIED, -1)
+    world.workers._exit(worker, ExitCause.DIED, -1)
     world.looks(6_000)
     assert len(world.workers.devices) == 2, "it was loaded again"
     assert [fields for what, fields in lines if what == SAYS] == said, "which is nothing new"
@@ -64,7 +65,7 @@ def test_it_is_gone_with_a_load_that_says_nothing() -> None:
     world.start()
     world.workers.notes.clear()
     (worker,) = world.workers.devices
-    world.workers._exit(worker, port.ExitCause.DIED, -1)
+    world.workers._exit(worker, ExitCause.DIED, -1)
     world.looks(6_000)
     assert world.noted == {"m0": (), "m1": ()}
     world.settle()

@@ -8,6 +8,8 @@ from dataclasses import replace
 from appliance.core.memory.homes import CONTEXT_BYTES, ROOM_BYTES
 from appliance.domain.device import DeviceKind, DeviceName, cuda
 from appliance.domain.device_wish import DeviceWish
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from tests.simulation.device_world import ECC, MB, DeviceWorld, GpuWorkers
@@ -23,9 +25,7 @@ class RoomyWorkers(GpuWorkers):
     rooms: list[tuple[str, DeviceName, int]]
     greed: dict[str, int]
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.rooms.append((version.key, self.devices[worker], wish.room_bytes))
         if self.greed.get(version.key, 0) <= wish.room_bytes:
             super().load(worker, model, version, wish)
@@ -102,7 +102,7 @@ def test_a_worker_that_is_started_again_has_the_room_that_there_is_then() -> Non
     world.tell(0, budget_bytes=5 * GIB)
     world.workers.rooms.clear()
     (worker,) = world.workers.devices
-    world.workers._exit(worker, port.ExitCause.DIED, -1)
+    world.workers._exit(worker, ExitCause.DIED, -1)
     world.looks(6_000)
     assert world.workers.rooms == [(f"{name}/1", cuda(0), 4 * GIB) for name in world.names]
     world.settle()
@@ -204,7 +204,7 @@ def test_a_worker_that_is_started_again_on_a_full_gpu_costs_its_versions_nothing
     world.tight = True
     (worker,) = world.workers.devices
     world.workers.full = {cuda(0)}
-    world.workers._exit(worker, port.ExitCause.DIED, -1)
+    world.workers._exit(worker, ExitCause.DIED, -1)
     world.looks(20_000)
     assert [world.reason_of(name) for name in world.names] == [("READY", "")] * 2
     world.workers.full = set()

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Worker
-from appliance.workers import port
-from appliance.workers.port import LoadWish
 from tests.simulation.device_world import MB, DeviceWorld, GpuWorkers
 from tests.simulation.scripted_workers import MS
 from tests.simulation.test_own_worker import holders
@@ -21,12 +21,10 @@ MARKS = ("refused", "dropped")
 class OpeningWorkers(GpuWorkers):
     """A worker that opens a form ends."""
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         form = Path(version.forms) / f"{DIGEST}-box"
         if version.forms and not any((form / mark).exists() for mark in MARKS):
-            self._later(worker, MS, lambda: self._exit(worker, port.ExitCause.DIED, model))
+            self._later(worker, MS, lambda: self._exit(worker, ExitCause.DIED, model))
         else:
             super().load(worker, model, version, wish)
 

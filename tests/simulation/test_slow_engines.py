@@ -12,6 +12,7 @@ import pytest
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Ending
 from appliance.core.rollout.version import Artifact
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.side_by_side import FACTOR, SideBySide, of_pairs
 from appliance.workers import port
@@ -55,9 +56,7 @@ class EngineWorkers(FatedWorkers):
             of_pairs(rows, [(run(ratio * rows * MS), run(rows * MS)) for _ in range(41)]) for rows in (1, 4)
         )
 
-    def load(
-        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
-    ) -> None:
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         self.packs = version.key in self.engines
         if self.packs:
             self.packed.add(version.key)

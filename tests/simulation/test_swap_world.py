@@ -13,9 +13,9 @@ from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.versions.wording import megabytes
-from appliance.workers import port
 from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
@@ -108,7 +108,7 @@ def crash(world: SwapWorld) -> None:
     world.client("m0")
     world.world.run(world.world.now + MS // 10)
     (worker,) = [worker for worker, runs in world.workers._queues.items() if runs]
-    world.workers.kill(worker, port.ExitCause.KILLED)
+    world.workers.kill(worker, ExitCause.KILLED)
     world.world.run(world.world.now + 300 * MS)
 
 
@@ -177,7 +177,7 @@ def test_a_watched_version_that_is_refused_by_its_next_worker_gives_way_to_the_o
     world, worker = watched(REFUSED_ANEW, RolloutPolicy(watch_s=60.0))
     for _ in range(5 * busy):
         world.client("m0")
-    world.workers.kill(worker, port.ExitCause.ZYGOTE)
+    world.workers.kill(worker, ExitCause.ZYGOTE)
     world.world.run(world.world.now + MS)
     world.client("m0")
     world.world.run(world.world.now + 1_000 * MS)

@@ -21,7 +21,8 @@ from appliance.fleet import messages
 from appliance.fleet.messages import Poll, Polled
 from appliance.store.layout import FLEET
 from appliance.sync.identity import EnrolmentInvalid, Identity, read_identity, token_of
-from appliance.sync.link import Link, LinkFailed, Trouble
+from appliance.sync.link import Link, LinkFailed, LinkTrouble
+from appliance.telemetry.inventory import inventory
 from tests.cli.conftest import Run
 from tests.sync.controller_double import Authority, ControllerDouble
 
@@ -62,6 +63,7 @@ def test_a_box_is_enrolled_by_its_token_alone_and_then_proves_who_it_is(
     assert {mode & 0o077 for mode in modes.values()} == {0}, modes
     assert "enrolling.pem" not in modes
     assert b"PRIVATE" not in controller.enrolments[0].request.encode()
+    assert controller.enrolments[0].inventory == inventory(), "as in its records"
 
 
 def test_enrolling_again_takes_a_word(appliance: Run, enrolled: Path, controller: ControllerDouble) -> None:
@@ -166,21 +168,21 @@ async def twice(request: web.Request) -> web.StreamResponse:
 @pytest.mark.parametrize(
     ("answer", "trouble"),
     [
-        (answering("<html>Log in to the hotel's network</html>"), Trouble.PORTAL),
-        (answering("<html>Bad gateway</html>", 502), Trouble.PORTAL),
-        (answering("", 302, messages.CONTENT_TYPE, Location="https://example.org/"), Trouble.REDIRECT),
-        (answering("\x93", 200, messages.CONTENT_TYPE), Trouble.NONSENSE),
-        (answering("no refusal", 500, messages.CONTENT_TYPE), Trouble.NONSENSE),
-        (answering("", 200, messages.CONTENT_TYPE, **{"Content-Encoding": "gzip"}), Trouble.NONSENSE),
-        (endless, Trouble.TOO_LARGE),
-        (cut, Trouble.LOST),
-        (half, Trouble.NONSENSE),
-        (twice, Trouble.NONSENSE),
+        (answering("<html>Log in to the hotel's network</html>"), LinkTrouble.PORTAL),
+        (answering("<html>Bad gateway</html>", 502), LinkTrouble.PORTAL),
+        (answering("", 302, messages.CONTENT_TYPE, Location="https://example.org/"), LinkTrouble.REDIRECT),
+        (answering("\x93", 200, messages.CONTENT_TYPE), LinkTrouble.NONSENSE),
+        (answering("no refusal", 500, messages.CONTENT_TYPE), LinkTrouble.NONSENSE),
+        (answering("", 200, messages.CONTENT_TYPE, **{"Content-Encoding": "gzip"}), LinkTrouble.NONSENSE),
+        (endless, LinkTrouble.TOO_LARGE),
+        (cut, LinkTrouble.LOST),
+        (half, LinkTrouble.NONSENSE),
+        (twice, LinkTrouble.NONSENSE),
     ],
     ids=["portal", "gateway", "redirect", "nonsense", "error", "packed", "endless", "cut", "half", "twice"],
 )
 def test_whatever_else_answers_is_told_as_what_it_is(
-    identity: Identity, controller: ControllerDouble, answer: object, trouble: Trouble
+    identity: Identity, controller: ControllerDouble, answer: object, trouble: LinkTrouble
 ) -> None:
     controller.instead = answer  # type: ignore[assignment]
     assert failure(identity).trouble is trouble
@@ -248,14 +250,14 @@ def test_who_takes_a_connection_and_says_nothing_is_left(
 def test_a_refusal_is_the_controllers_own(identity: Identity, controller: ControllerDouble) -> None:
     controller.expired = True
     failed = failure(identity)
-    assert (failed.trouble, failed.code) == (Trouble.REFUSED, "certificate-expired")
+    assert (failed.trouble, failed.code) == (LinkTrouble.REFUSED, "certificate-expired")
 
 
 def test_somebody_in_the_middle_is_not_believed(identity: Identity, tmp_path: Path) -> None:
     (tmp_path / "middle").mkdir()
     with ControllerDouble(tmp_path / "middle") as middle:
         failed = failure(identity, middle.url)
-        assert failed.trouble is Trouble.UNTRUSTED
+        assert failed.trouble is LinkTrouble.UNTRUSTED
         assert not middle.polls
 
 
@@ -280,18 +282,18 @@ def test_a_device_of_the_same_fleet_is_no_controller(
             server.close()
         raise AssertionError("it was believed")
 
-    assert asyncio.run(posing()).trouble is Trouble.UNTRUSTED
+    assert asyncio.run(posing()).trouble is LinkTrouble.UNTRUSTED
 
 
 @pytest.mark.parametrize(
     ("url", "trouble"),
     [
-        (lambda: "https://controller.invalid", Trouble.DNS),
-        (lambda: f"https://127.0.0.1:{closed_port()}", Trouble.UNREACHABLE),
+        (lambda: "https://controller.invalid", LinkTrouble.DNS),
+        (lambda: f"https://127.0.0.1:{closed_port()}", LinkTrouble.UNREACHABLE),
     ],
     ids=["no name", "nobody there"],
 )
-def test_nobody_there_is_told_apart(identity: Identity, url: Callable[[], str], trouble: Trouble) -> None:
+def test_nobody_there_is_told_apart(identity: Identity, url: Callable[[], str], trouble: LinkTrouble) -> None:
     assert failure(identity, url()).trouble is trouble
 
 

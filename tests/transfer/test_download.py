@@ -22,9 +22,10 @@ from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.documents import STREAM_BYTES_MAX, STREAM_INDEX_BYTES_MAX, Transfer
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer.download import NoSource, fetch
-from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes, index_of
-from appliance.transfer.source import DirectorySource, HttpSource, Source, SourceFailed, Trouble
+from appliance.transfer.pieces import PIECE_BYTES, Index, index_bytes
+from appliance.transfer.source import DirectorySource, HttpSource, Source, SourceFailed, SourceTrouble
 from appliance.transfer.spool import Spool
+from tests.transfer.indexes import index_of
 
 DATA = random.Random(1).randbytes(3 * PIECE_BYTES + 12_345)
 INDEX = index_of(DATA)
@@ -203,7 +204,10 @@ async def test_a_source_that_has_nothing_is_passed_over(tmp_path: Path) -> None:
     spool, usb = Spool(tmp_path / "spool"), DirectorySource("usb", tmp_path / "usb")
     with pytest.raises(NoSource) as failed:
         await fetch(WAY, [DirectorySource("none", tmp_path / "nowhere"), usb], spool, free)
-    assert [each.trouble for each in failed.value.failures] == [Trouble.NOT_THERE, Trouble.NOT_THERE]
+    assert [each.trouble for each in failed.value.failures] == [
+        SourceTrouble.NOT_THERE,
+        SourceTrouble.NOT_THERE,
+    ]
     (tmp_path / "usb" / "streams" / WAY.stream).write_bytes(DATA)
     (tmp_path / "usb" / "indexes" / WAY.index).write_bytes(INDEX)
     await fetch(WAY, [usb], spool, free)
@@ -224,7 +228,7 @@ async def test_nobody_there(tmp_path: Path) -> None:
         source: Source = HttpSource("the controller", "http://127.0.0.1:9", lambda: session)
         with pytest.raises(NoSource, match="the controller cannot be reached") as failed:
             await fetch(WAY, [source], Spool(tmp_path / "spool"), free)
-    assert failed.value.failures[0].trouble is Trouble.UNREACHABLE
+    assert failed.value.failures[0].trouble is SourceTrouble.UNREACHABLE
 
 
 async def test_a_bound_ends_it_and_what_came_stays(tmp_path: Path) -> None:
@@ -234,7 +238,7 @@ async def test_a_bound_ends_it_and_what_came_stays(tmp_path: Path) -> None:
         nonlocal left
         left -= count
         if left < 0:
-            raise SourceFailed(Trouble.REFUSED, "the budget is spent")
+            raise SourceFailed(SourceTrouble.REFUSED, "the budget is spent")
 
     async with serving(server) as source:
         with pytest.raises(NoSource, match="the budget is spent"):
@@ -350,7 +354,7 @@ async def test_what_does_not_come_over_the_link_costs_nothing_of_it(tmp_path: Pa
         (tmp_path / kind / name).write_bytes(data)
 
     async def spent(count: int) -> None:
-        raise SourceFailed(Trouble.REFUSED, "the budget is spent")
+        raise SourceFailed(SourceTrouble.REFUSED, "the budget is spent")
 
     spool = Spool(tmp_path / "spool")
     await fetch(WAY, [DirectorySource("usb", tmp_path)], spool, spent)

@@ -18,7 +18,7 @@ from appliance.transfer import neighbour
 from appliance.transfer.download import NoSource, fetch
 from appliance.transfer.neighbour import NeighbourServer
 from appliance.transfer.pieces import PIECE_BYTES
-from appliance.transfer.source import HttpSource, Trouble
+from appliance.transfer.source import HttpSource, SourceTrouble
 from appliance.transfer.spool import Spool
 from tests.transfer.test_download import DATA, INDEX, WAY, free
 
@@ -61,7 +61,10 @@ async def test_one_that_has_it_in_part_or_wrong_is_passed_over(tmp_path: Path) -
         sources = [HttpSource(url, url, lambda: session) for url in (part, bad)]
         with pytest.raises(NoSource) as failed:
             await fetch(WAY, sources, mine, free)
-    assert [each.trouble for each in failed.value.failures] == [Trouble.NOT_THERE, Trouble.NOT_THE_STREAM]
+    assert [each.trouble for each in failed.value.failures] == [
+        SourceTrouble.NOT_THERE,
+        SourceTrouble.NOT_THE_STREAM,
+    ]
     assert mine.bytes() == {WAY.stream: PIECE_BYTES}
 
 

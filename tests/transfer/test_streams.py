@@ -22,7 +22,6 @@ from appliance.domain.errors import PackageInvalid
 from appliance.package.reader import open_package
 from appliance.transfer.apply import apply, blobs_in
 from appliance.transfer.build import Built, build
-from appliance.transfer.pieces import index_of
 from appliance.transfer.planes import add, from_planes, planes, subtract
 from appliance.transfer.stream import (
     REFUSED,
@@ -33,6 +32,7 @@ from appliance.transfer.stream import (
     decode_header,
     read_header,
 )
+from tests.transfer.indexes import index_of
 from tests.transfer.packages import NAMES, make, random_tensors, unpack
 
 MB = 1 << 20

@@ -87,5 +87,5 @@ def test_what_is_missing_or_there_already_is_told(desk: Path, capsys: pytest.Cap
     assert "--force" in capsys.readouterr().err
     assert fleet("show", desk / "ann") == 1
     assert "no root" in capsys.readouterr().err
-    assert fleet("make", "--key", desk / "ann.pub", "--threshold", 1, "--online", desk) == 1
+    assert fleet("make", "--key", desk / "ann.pub", "--threshold", 1, "--online", desk) == 2
     assert "targets.pem.pub" in capsys.readouterr().err

@@ -37,9 +37,9 @@ from appliance.transfer.bundle_writer import (
     write_file,
 )
 from appliance.transfer.pieces import Index
-from appliance.transfer.pieces import index_of as index_bytes
 from appliance.transfer.spool import Spool
 from tests.store.volatile_disk import VolatileDisk
+from tests.transfer.indexes import index_of as index_bytes
 from tests.trust.boxes import Authority
 from tests.trust.repository import DEVICE, Fleet, unsigned
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from appliance.workers.settings import WorkerSettings
@@ -33,7 +35,7 @@ class PortConformance:
         return worker
 
     def loaded(
-        self, workers: Workers, worker: int, model: int, wish: port.LoadWish = port.PLAIN_LOAD
+        self, workers: Workers, worker: int, model: int, wish: LoadWish = PLAIN_LOAD
     ) -> port.ModelLoaded:
         workers.call(workers.port.load, worker, model, workers.version, wish)
         event = workers.event()
@@ -45,7 +47,7 @@ class PortConformance:
         workers.call(workers.port.stop, worker)
         event = workers.event()
         assert isinstance(event, port.WorkerExited)
-        assert (event.worker, event.cause, event.loading) == (worker, port.ExitCause.STOPPED, -1)
+        assert (event.worker, event.cause, event.loading) == (worker, ExitCause.STOPPED, -1)
 
     def test_a_load_without_wishes_has_seeds_and_no_assessment(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
@@ -58,7 +60,7 @@ class PortConformance:
 
     def test_a_load_in_the_background_with_an_assessment(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        event = self.loaded(workers, worker, 10, port.LoadWish(background=True, assess=True))
+        event = self.loaded(workers, worker, 10, LoadWish(background=True, assess=True))
         assert event.assessment is not None
         assert event.assessment.runs > 0
         assert 0 < event.assessment.p50_ns <= event.assessment.p99_ns
@@ -67,7 +69,7 @@ class PortConformance:
 
     def test_a_quick_load_measures_nothing_and_says_when_everything_is_there(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        assert self.loaded(workers, worker, 10, port.LoadWish(quick=True)).seeds == ()
+        assert self.loaded(workers, worker, 10, LoadWish(quick=True)).seeds == ()
         filled = workers.event()
         assert isinstance(filled, port.WeightsPagedIn)
         assert (filled.worker, filled.model, filled.failure) == (worker, 10, None)
@@ -75,22 +77,22 @@ class PortConformance:
 
     def test_what_came_early_is_loaded_once_more_in_the_background(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        self.loaded(workers, worker, 10, port.LoadWish(quick=True))
+        self.loaded(workers, worker, 10, LoadWish(quick=True))
         assert isinstance(workers.event(), port.WeightsPagedIn)
-        assert self.loaded(workers, worker, 10, port.LoadWish(background=True)).seeds
+        assert self.loaded(workers, worker, 10, LoadWish(background=True)).seeds
         self.stopped(workers, worker)
 
     def test_a_quick_load_in_the_background_or_with_an_assessment_is_not_early(
         self, workers: Workers
     ) -> None:
         worker = self.started(workers, 1)
-        self.loaded(workers, worker, 10, port.LoadWish(quick=True, background=True))
-        self.loaded(workers, worker, 11, port.LoadWish(quick=True, assess=True))
+        self.loaded(workers, worker, 10, LoadWish(quick=True, background=True))
+        self.loaded(workers, worker, 11, LoadWish(quick=True, assess=True))
         self.stopped(workers, worker)
 
     def test_a_load_tells_on_the_way_how_far_it_is_if_asked(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        wish = port.LoadWish(background=True, assess=True, tell=True)
+        wish = LoadWish(background=True, assess=True, tell=True)
         workers.call(workers.port.load, worker, 10, workers.version, wish)
         stages = []
         while isinstance(event := workers.event(), port.ModelProgress):
@@ -121,7 +123,7 @@ class PortConformance:
         worker = self.started(workers, 1)
         self.loaded(workers, worker, 10)
         workers.call(workers.port.evict_weights, worker, 10)
-        workers.call(workers.port.load, worker, 11, workers.version, port.LoadWish(background=True))
+        workers.call(workers.port.load, worker, 11, workers.version, LoadWish(background=True))
         workers.call(workers.port.page_in, worker, 10)
         kinds = [type(workers.event()) for _ in range(3)]
         assert kinds == [port.WeightsEvicted, port.ModelLoaded, port.WeightsPagedIn]
@@ -129,7 +131,7 @@ class PortConformance:
 
     def test_a_foreground_load_does_not_wait_for_one_in_the_background(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        slow = port.LoadWish(background=True)
+        slow = LoadWish(background=True)
         workers.call(workers.port.load, worker, 11, workers.version, slow)
         workers.call(workers.port.load, worker, 12, workers.version)
         events = [workers.event(), workers.event()]
@@ -139,7 +141,7 @@ class PortConformance:
 
     def test_what_was_asked_aside_before_stop_is_answered(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        workers.call(workers.port.load, worker, 10, workers.version, port.LoadWish(background=True))
+        workers.call(workers.port.load, worker, 10, workers.version, LoadWish(background=True))
         workers.call(workers.port.stop, worker)
         assert isinstance(workers.event(), port.ModelLoaded)
         assert isinstance(workers.event(), port.WorkerExited)
@@ -155,7 +157,7 @@ class PortConformance:
 
     def test_a_worker_that_is_killed_says_what_it_was_at(self, workers: Workers) -> None:
         worker = self.started(workers, 1)
-        workers.call(workers.port.kill, worker, port.ExitCause.HUNG)
+        workers.call(workers.port.kill, worker, ExitCause.HUNG)
         event = workers.event()
         assert isinstance(event, port.WorkerExited)
-        assert (event.worker, event.cause) == (worker, port.ExitCause.HUNG)
+        assert (event.worker, event.cause) == (worker, ExitCause.HUNG)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.side_by_side import SIZES_MAX, SideBySide
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BYTES_MAX, COUNT_MAX, SLACK_NS
@@ -40,7 +41,6 @@ from appliance.workers.port import (
     FormVerdict,
     ItemStatus,
     LoadStage,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

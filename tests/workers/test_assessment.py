@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance, write_golden
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, encode_bytes
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.measurement import WARM_RUNS, assess
-from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
+from appliance.workers.port import ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
 from tests.runtimes.fake import FakeSession
 from tests.workers.bench import Bench, fake, spec, version_of

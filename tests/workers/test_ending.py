@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers.daemon.pool import KILL_GRACE_NS
-from appliance.workers.port import ExitCause, WorkerExited
+from appliance.workers.port import WorkerExited
 from tests.faults.gate import Gate
 from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, FREE, Bench, Clock, fake, listening
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import WeightsFile
 from appliance.domain.tensor import Datatype
 from appliance.workers.lane import FrameWriter, socket_pair
 from appliance.workers.messages import FromWorker, Unload
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
-    ExitCause,
     Fetched,
     ItemStatus,
-    LoadWish,
     ModelLoaded,
     ModelRefused,
     Run,

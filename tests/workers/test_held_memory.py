@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.device_wish import ON_CUDA
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.lane import FrameWriter
 from appliance.workers.messages import FromWorker
 from appliance.workers.port import (
-    ExitCause,
     ItemStatus,
     ModelLoaded,
     Run,

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from appliance.domain.load_wish import PLAIN_LOAD
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
 from appliance.workers.child import worker as child
@@ -17,7 +18,7 @@ from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.tensors import Scratch
 from appliance.workers.child.worker import Worker
 from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
-from appliance.workers.port import PLAIN_LOAD, ModelLoaded
+from appliance.workers.port import ModelLoaded
 from appliance.workers.settings import WorkerSettings
 from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake

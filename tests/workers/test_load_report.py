@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import FREE, Datatype
 from appliance.workers.child.loading import READS_MAX, LoadReport
 from appliance.workers.daemon.pending_replies import PROGRESS_MAX
 from appliance.workers.messages import Load
-from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress, WorkerExited
+from appliance.workers.port import (
+    LoadStage,
+    ModelLoaded,
+    ModelProgress,
+    WorkerExited,
+)
 from tests.workers.bench import Bench, fake, spec
 from tests.workers.test_assessment import golden_of
 from tests.workers.transformers import write_version

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import (
     Batching,
     FormRoom,
@@ -60,7 +61,6 @@ from appliance.workers.port import (
     ItemStatus,
     Learn,
     LoadStage,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

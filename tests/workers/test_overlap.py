@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from appliance.domain.load_wish import PLAIN_LOAD
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Feed, Place, Region, RuntimeSettings, Session
 from appliance.workers.child import execution
@@ -18,7 +19,6 @@ from appliance.workers.child.worker import Worker
 from appliance.workers.lane import LaneClosed
 from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
 from appliance.workers.port import (
-    PLAIN_LOAD,
     Fetch,
     Fetched,
     ItemStatus,

@@ -14,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from appliance.domain.errors import AssessmentFailed, FormHasNoRoom, LoadFailed
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import FormRoom, ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
@@ -24,7 +26,7 @@ from appliance.workers.daemon.forms_on_disk import BUILDING_FILES_MAX
 from appliance.workers.daemon.pool import BACKGROUND_PATIENCE
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
 from appliance.workers.jail.access import FORM_BYTES_MIN, FORM_FACTOR
-from appliance.workers.port import ExitCause, FormBuilt, FormVerdict, LoadWish, WorkerExited
+from appliance.workers.port import FormBuilt, FormVerdict, WorkerExited
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import (
     DIGEST,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.domain.assessment import Assessment, Deviation
+from appliance.domain.load_wish import LoadWish
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import (
     JUDGED_MAX,
@@ -25,7 +26,6 @@ from appliance.workers.port import (
     FormVerdict,
     ItemStatus,
     LoadStage,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

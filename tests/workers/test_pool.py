@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from appliance.domain.errors import WorkerError
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.workers.messages import MAX_MESSAGE_BYTES
 from appliance.workers.port import (
-    ExitCause,
     Fetched,
     ItemStatus,
     ModelLoaded,

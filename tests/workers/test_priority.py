@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.tensor import Datatype
 from appliance.process.priority import (
     IOPRIO_IDLE,
@@ -21,7 +23,7 @@ from appliance.process.priority import (
     yield_disk,
     yield_processor,
 )
-from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
+from appliance.workers.port import ModelLoaded, WorkerExited
 from models.generate import write_model
 from tests.process.io_class import io_class
 from tests.workers.bench import PLAIN, Bench, fake, spec, version_of

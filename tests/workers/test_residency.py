@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.workers.daemon.process import EXIT_GRACE_NS
 from appliance.workers.port import (
-    ExitCause,
-    LoadWish,
     ModelLoaded,
     ModelRefused,
     PoolEvent,

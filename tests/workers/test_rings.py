@@ -12,12 +12,19 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
 from appliance.workers.child.tensors import Scratch
 from appliance.workers.lane import DaemonLane, LaneClosed, socket_pair
 from appliance.workers.messages import ToWorker
-from appliance.workers.port import ExitCause, LaneMemory, Learn, Run, RunFinished, WorkerExited
+from appliance.workers.port import (
+    LaneMemory,
+    Learn,
+    Run,
+    RunFinished,
+    WorkerExited,
+)
 from models.generate import write_model
 from tests.workers.bench import FOUR, Bench, Placed, Tensor, fake, row, spec, tensor, version_of
 from tests.workers.lane_conformance import LaneConformance, Lanes

@@ -17,6 +17,7 @@ from typing import NoReturn
 import pytest
 
 from appliance.domain.errors import LoadFailed
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.runtimes.runtime import (
@@ -41,7 +42,7 @@ from appliance.workers.forms import (
 )
 from appliance.workers.jail.support import Support
 from appliance.workers.messages import Load
-from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadWish
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 from appliance.workers.seal import driver_changed, seal_form, seal_problem, sealed_documents
 from tests.runtimes.fake import FakeRuntime
 from tests.workers.bench import fake, version_of
@@ -411,7 +412,7 @@ def test_an_engine_that_is_ready_when_the_driver_is_known_to_have_changed_is_thr
 ) -> None:
     box = Box(tmp_path / "serve", Engines())
     monkeypatch.setattr("appliance.workers.seal._driver_changed", threading.Event())
-    monkeypatch.setattr("appliance.workers.seal.FORMED_WHOLE", frozenset({box.runtime.name}))
+    monkeypatch.setattr("appliance.workers.seal.ENGINE_RUNTIMES", frozenset({box.runtime.name}))
     name, nbytes, _ = build_form(for_worker(box.version), box.runtime, RuntimeSettings(), box.judge)
     driver_changed()
     done = take_up_form(box.version, FormBuilt(1, 1, name, nbytes, 1, None))

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers.daemon.pool import KILL_GRACE_NS
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.messages import ForkFailed
-from appliance.workers.port import ExitCause, LaneMemory, WorkerExited, WorkerStarted
+from appliance.workers.port import LaneMemory, WorkerExited, WorkerStarted
 from tests.workers.bench import PLAIN, Bench, Clock, fake, listening
 
 

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import SLACK_NS, PendingReplies
 from appliance.workers.daemon.process import WorkerProcess
@@ -20,7 +21,6 @@ from appliance.workers.daemon.watch import INTERVAL_S, STANDSTILL_S, Watch
 from appliance.workers.lane import DaemonLane, FrameWriter
 from appliance.workers.messages import Load
 from appliance.workers.port import (
-    ExitCause,
     ItemStatus,
     ModelLoaded,
     Run,

@@ -11,6 +11,7 @@ import pytest
 from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import FileDiffers, LoadFailed
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import Datatype
@@ -20,7 +21,7 @@ from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.messages import Load
-from appliance.workers.port import LoadWish, ModelLoaded
+from appliance.workers.port import ModelLoaded
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.workers.bench import spec, version_of
 from tests.workers.test_assessment import golden_of

@@ -9,11 +9,11 @@ import numpy as np
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import Digester
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.model_directory import read_model_directory
 from appliance.workers.port import (
-    ExitCause,
-    LoadWish,
     ModelLoaded,
     WeightsEvicted,
     WeightsPagedIn,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.arguments import add_output, contents, free_target
 from appliance.cli.command_table import Command
@@ -24,17 +24,31 @@ from appliance.domain.moment import moment
 from appliance.package.container import replacing
 from appliance.package.keys import PublicKey, read_public_key
 
+if TYPE_CHECKING:
+    from appliance.controller.by_hand import Desk
+
 DAYS: Final = 365
 DAYS_MAX: Final = 36_500
 """No calendar here goes on for ever."""
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(status: Exit = Exit.REFUSED) -> Iterator[None]:
     try:
         yield
     except ApplianceError as error:
-        raise CommandFailed(str(error), Exit.REFUSED) from error
+        raise CommandFailed(str(error), status) from error
+
+
+@contextmanager
+def _desk(folder: Path) -> Iterator[Desk]:
+    """That of the controller in ``folder``. Fails where none is there, or none that can be used."""
+    from appliance.controller.by_hand import desk_of
+
+    with ExitStack() as stack:
+        with _told(Exit.USAGE):
+            desk = stack.enter_context(desk_of(folder))
+        yield desk
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
@@ -103,11 +117,14 @@ def _make(arguments: argparse.Namespace) -> int:
 
 
 def _planned(arguments: argparse.Namespace, previous: bytes | None, expires: datetime) -> RootPlan:
-    offline: Sequence[PublicKey] = [read_public_key(each) for each in arguments.key]
-    online = None if arguments.online is None else read_public(arguments.online)
-    packages = (
-        None if arguments.package_key is None else [read_public_key(each) for each in arguments.package_key]
-    )
+    with _told(Exit.USAGE):
+        offline: Sequence[PublicKey] = [read_public_key(each) for each in arguments.key]
+        online = None if arguments.online is None else read_public(arguments.online)
+        packages = (
+            None
+            if arguments.package_key is None
+            else [read_public_key(each) for each in arguments.package_key]
+        )
     if previous is not None:
         before = root_plan(previous)
         return replace(
@@ -219,10 +236,9 @@ def _add_get(parser: argparse.ArgumentParser) -> None:
 
 def _get(arguments: argparse.Namespace) -> int:
     """Write it."""
-    from appliance.controller.by_hand import desk_of
     from appliance.controller.roots import newest_root
 
-    with _told(), desk_of(arguments.controller) as desk:
+    with _desk(arguments.controller) as desk, _told(Exit.USAGE):
         version, root = newest_root(desk)
     target = free_target(arguments.output, f"root-{version}.json", force=arguments.force)
     _write(target, root)
@@ -238,11 +254,10 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
 def _publish(arguments: argparse.Namespace) -> int:
     """Take it over and say what follows."""
     from appliance.cli.person import who
-    from appliance.controller.by_hand import desk_of
     from appliance.controller.roots import publish_root
 
     root = contents(arguments.root)
-    with _told(), desk_of(arguments.controller) as desk:
+    with _desk(arguments.controller) as desk, _told():
         anew = publish_root(desk, arguments.controller, root, who(), wall_ms())
     print(f"Boxes follow it from their next contact on; {anew} documents are signed anew.")
     return Exit.OK

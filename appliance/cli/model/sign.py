@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from appliance.cli.arguments import add_output, free_target
+from appliance.cli.arguments import add_output, free_target, text_of
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
-from appliance.domain.errors import ApplianceError, PackageInvalid
+from appliance.domain.errors import ApplianceError, OperatorError, PackageInvalid
 from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_keys(parser: argparse.ArgumentParser, *, required: bool = False) -> None
 
 
 def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
-    """The keys that were named, opened. Raises OperatorError."""
+    """The keys that were named, opened. Fails where one cannot be used."""
     if not arguments.key:
         return ()
     from appliance.package.keys import MODULE_VARIABLE, open_signer
@@ -44,7 +44,10 @@ def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
     if arguments.pkcs11_module is not None:
         os.environ[MODULE_VARIABLE] = str(arguments.pkcs11_module)
     secret = _secret_from(arguments.secret_file)
-    return [open_signer(key, secret) for key in arguments.key]
+    try:
+        return [open_signer(key, secret) for key in arguments.key]
+    except OperatorError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def _secret_from(file: Path | None) -> Callable[[str], str]:
@@ -53,7 +56,7 @@ def _secret_from(file: Path | None) -> Callable[[str], str]:
 
     def ask(what: str) -> str:
         if file is not None:
-            return _first_line(file)
+            return text_of(file).partition("\n")[0]
         if not sys.stdin.isatty():
             raise CommandFailed(f"the key needs a {what}; give --secret-file, or run this at a terminal")
         from getpass import getpass
@@ -61,13 +64,6 @@ def _secret_from(file: Path | None) -> Callable[[str], str]:
         return getpass(f"{what} of the key: ")
 
     return ask
-
-
-def _first_line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, ValueError) as error:
-        raise CommandFailed(f"'{file}' cannot be read: {error}") from error
 
 
 def _add_keygen(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ from appliance.sync.identity import (
     token_of,
 )
 from appliance.sync.link import Link, authority_of, enrolment_tls
+from appliance.telemetry.inventory import inventory
 
 TOKEN_MOST: Final = 4096
 """Characters."""
@@ -83,7 +84,7 @@ def _check_free(arguments: argparse.Namespace) -> None:
 async def _ask(token: Token, said: str, folder: RealFolder, name: str) -> Enrolled:
     authority = await authority_of(token)
     request = request_for_enrolment(folder)
-    enrolment = Enrolment(token=said, request=request, name=name, inventory=session.inventory())
+    enrolment = Enrolment(token=said, request=request, name=name, inventory=dict(inventory()))
     async with Link(token.url, enrolment_tls(authority)) as link:
         return await link.enrol(enrolment)
 

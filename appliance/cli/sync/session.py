@@ -7,8 +7,6 @@ and for people, where they wait for it.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance import __version__
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.package_policy import trusted_keys
@@ -31,7 +28,7 @@ from appliance.sync.contact import Conversation
 from appliance.sync.contact_plan import plan_problems
 from appliance.sync.freshness import Instant
 from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, fleet_folder
-from appliance.sync.link import Link, LinkFailed, Trouble
+from appliance.sync.link import Link, LinkFailed, LinkTrouble
 from appliance.sync.spending import Spending
 from appliance.sync.streams import Streams
 from appliance.sync.telling import Telling
@@ -102,7 +99,7 @@ def failures() -> Iterator[None]:
         except StoreBusy as error:
             raise CommandFailed(str(error), Exit.REFUSED) from error
         except LinkFailed as error:
-            status = Exit.REFUSED if error.trouble is Trouble.REFUSED else Exit.UNREACHABLE
+            status = Exit.REFUSED if error.trouble is LinkTrouble.REFUSED else Exit.UNREACHABLE
             raise CommandFailed(str(error), status) from error
         except BrokenPipeError:  # of standard output; that of a link is a LinkFailed
             raise
@@ -160,14 +157,3 @@ def write_link_state(state: Path, word: str) -> None:
 
     with closing(fleet_folder(state)) as folder:
         replace_file(folder, LINK, f"{LINK}.new", f"{word}\n".encode())
-
-
-def inventory() -> dict[str, str]:
-    """What the box says of itself: short texts."""
-    return {
-        "appliance": __version__,
-        "cpus": str(os.cpu_count() or 0),
-        "kernel": platform.release()[:64],
-        "machine": platform.machine()[:64],
-        "python": platform.python_version(),
-    }

@@ -12,20 +12,17 @@ from collections import deque
 from dataclasses import dataclass
 
 from appliance.config.workers import RestartConfig
-from appliance.workers.port import ExitCause, WorkerExited
+from appliance.domain.exit_cause import ExitCause
 
 SECOND_NS = 1_000_000_000
 
 
-def culprit_of(event: WorkerExited, *, running: bool, loads_new: bool) -> int:
-    """The id of the model whose load ended the process; -1: none did. ``running``: it had a batch, which is to blame
-    unless what it loaded has not been open yet (``loads_new``), for what ran has run before. It gives up with what it
-    runs alone, which it has tried for longer than a load runs anything."""
-    if event.cause is ExitCause.ZYGOTE or (
-        running and not (loads_new and event.cause is not ExitCause.GAVE_UP)
-    ):
-        return -1
-    return event.loading
+def load_is_to_blame(cause: ExitCause, *, running: bool, loads_new: bool) -> bool:
+    """Whether what a worker was loading, if anything, ended it. ``running``: it had a batch, which is to blame unless
+    what it loaded has not been open yet (``loads_new``), for what ran has run before. It gives up with what it runs
+    alone, which it has tried for longer than a load runs anything."""
+    loads_new = loads_new and cause is not ExitCause.GAVE_UP
+    return cause is not ExitCause.ZYGOTE and (loads_new or not running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

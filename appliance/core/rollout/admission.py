@@ -16,13 +16,13 @@ from appliance.core.rollout.reasons import (
     COMPARED,
     Failed,
     InterfaceChanged,
-    Refusal,
     RolledBack,
+    Setback,
     WantedAgain,
 )
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
-from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
+from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, setback_of
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
@@ -142,17 +142,17 @@ class Admission:
         """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
         was repaired, or its pause is over; where nothing else serves it has its turn with the others for that. What was
         held back for its interface is, once it may change that; a pause is of no use to what would come to the same."""
-        refusal = given_up.refusal
-        if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
+        setback = given_up.setback
+        if isinstance(setback.why if isinstance(setback, Failed) else setback, InterfaceChanged):
             return self._held_back(entry, self._registry.current(entry.model.name)) is None
         if asked or is_repaired(given_up, entry) or self._lost_rival(given_up):
             return True
-        if isinstance(refusal, Failed) and refusal.lasting:
+        if isinstance(setback, Failed) and setback.lasting:
             return False
         standing = self._records.standing(entry.identity)
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False
-        return refusal_of(standing, self._config, entry.model) is None
+        return setback_of(standing, self._config, entry.model) is None
 
     def try_what_left(self, wall_ms: int, now_ns: int) -> Steps:
         """What is to be on trial may have served until now, and left."""
@@ -163,8 +163,8 @@ class Admission:
 
     def _lost_rival(self, given_up: Version) -> bool:
         """Whether a version was given up only beside one that is uninstalled by now."""
-        refusal = given_up.refusal
-        compared = isinstance(refusal, Failed | RolledBack) and isinstance(refusal.why, COMPARED)
+        setback = given_up.setback
+        compared = isinstance(setback, Failed | RolledBack) and isinstance(setback.why, COMPARED)
         return compared and self._registry.is_uninstalled(self._registry.current(given_up.model.name))
 
     def admit(
@@ -181,8 +181,8 @@ class Admission:
         failed = registry.failed.pop(slot, None)
         if serving and failed is not None and is_of(failed, entry):
             if not self._may_try_again(failed, entry, asked, wall_ms):
-                assert failed.refusal is not None, "it was given up"
-                registry.failed[slot], registry.setbacks[slot] = failed, failed.refusal
+                assert failed.setback is not None, "it was given up"
+                registry.failed[slot], registry.setbacks[slot] = failed, failed.setback
                 return
             asked = asked or is_repaired(failed, entry)
         standing = self._records.standing(entry.identity)
@@ -190,16 +190,16 @@ class Admission:
         if asked:
             yield do.Forgive(entry.identity)
         before = current if serving else registry.current(entry.model.name)
-        refusal = None if again or asked else refusal_of(standing, self._config, entry.model)
-        refusal = refusal or self._held_back(entry, before)
+        setback = None if again or asked else setback_of(standing, self._config, entry.model)
+        setback = setback or self._held_back(entry, before)
         spec = VersionSpec(
             id=registry.take_id(), model=entry.model, fingerprint=entry.fingerprint, identity=entry.identity
         )
         version = Version(spec=spec)
-        if refusal is not None:
-            yield from self._refuse(version, refusal)
+        if setback is not None:
+            yield from self._refuse(version, setback)
             if serving:
-                registry.setbacks[slot] = refusal
+                registry.setbacks[slot] = setback
             else:
                 yield from self._take_slot(version, current, now_ns)
             return
@@ -245,14 +245,14 @@ class Admission:
             or is_on_trial(entry)
         )
 
-    def _refuse(self, version: Version, refusal: Refusal) -> Steps:
+    def _refuse(self, version: Version, setback: Setback) -> Steps:
         """It is not tried at all; its history says so once, also where it was the daemon's own end that used up its
         attempts, which could not be written down."""
         version.enter(Phase.FAILED)
-        version.refusal = refusal
+        version.setback = setback
         told_of = [each for each in self._records.history(version.model.name) if _is_of(each, version)]
         if not told_of or told_of[-1].ending not in GIVEN_UP:
-            yield do.note(version, Ending.GIVEN_UP, refusal)
+            yield do.note(version, Ending.GIVEN_UP, setback)
 
     def _was_withdrawn(self, name: str) -> bool:
         """Whether that is the last that its history says of a model."""

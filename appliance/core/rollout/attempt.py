@@ -31,9 +31,8 @@ from appliance.core.rollout.trial import Seen, Trial
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import HistogramValue
 from appliance.domain.interface import interface_changes
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, interchangeable, unlike
-from appliance.runtimes.runtime import FORMED_WHOLE
-from appliance.workers.port import LoadWish
 
 RUNS_MIN: Final = 20
 """So many runs tell what one takes where nothing was measured."""
@@ -43,11 +42,6 @@ MS_NS: Final = 1_000_000
 def key_of(version: Version) -> str:
     """Under what name a version has its records."""
     return record_key(version.identity, version.spec.artifact)
-
-
-def has_engine(model: ModelVersion) -> bool:
-    """Whether its packed form is an engine, which is there to be faster."""
-    return model.runtime in FORMED_WHOLE
 
 
 def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | None:
@@ -158,7 +152,7 @@ class Attempt:
     def lacks_engine(self) -> bool:
         """Whether ``before`` runs from an engine, and it does not, which may have one later."""
         before = self.before
-        engined = before is not None and before.packed and has_engine(before.model)
+        engined = before is not None and before.packed and before.model.has_engine
         return engined and not self.version.packed
 
     @property
@@ -197,7 +191,7 @@ class Attempt:
     def load_wish(self) -> LoadWish:
         """How it is loaded before it serves."""
         # The next version begins with its session, and is compared with this one's, which there may be no more then.
-        has_next = has_engine(self.version.model) and not self.known
+        has_next = self.version.model.has_engine and not self.known
         held_to = bool(self.version.model.golden) or self.before is not None or has_next
         assess = held_to and self.version.assessment is None
         return LoadWish(background=self.contender.background, urgent=self.ordered, assess=assess, tell=True)

@@ -230,7 +230,7 @@ class OutOfTries:
     again: AskAgain
 
 
-Refusal = Failed | RolledBack | Rejected | OutOfTries | InterfaceChanged
+Setback = Failed | RolledBack | Rejected | OutOfTries | InterfaceChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ class NextTry:
     at_ms: int
 
 
-Remark = Verdict | Refusal | Untried | Unheld | Showed | ServesAgain | NoLongerWanted | NextTry
+Remark = Verdict | Setback | Untried | Unheld | Showed | ServesAgain | NoLongerWanted | NextTry
 """What a line of history or of the log says besides."""
 
 

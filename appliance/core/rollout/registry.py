@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import SERVING, UNLOADED
-from appliance.core.rollout.reasons import Refusal
+from appliance.core.rollout.reasons import Setback
 from appliance.core.rollout.version import Version
 from appliance.domain.model import ModelVersion
 
@@ -25,7 +25,7 @@ class Registry:
         self.versions: dict[int, Version] = {}
         self.incoming: dict[Slot, Version] = {}
         self.failed: dict[Slot, Version] = {}
-        self.setbacks: dict[Slot, Refusal] = {}
+        self.setbacks: dict[Slot, Setback] = {}
         self.leaving: list[Version] = []
         self.troubled: dict[str, str] = {}
         self.unreadable: frozenset[tuple[str, str]] = frozenset()

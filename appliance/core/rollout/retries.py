@@ -17,7 +17,7 @@ from appliance.core.rollout.attempt import Step, Steps
 from appliance.core.rollout.catalog import CatalogVersion, is_on_trial
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import AskAgain, Failed, NextTry, OutOfTries, Refusal, Rejected
+from appliance.core.rollout.reasons import AskAgain, Failed, NextTry, OutOfTries, Rejected, Setback
 from appliance.core.rollout.records import Ending, RecordsPort, Standing
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
@@ -74,7 +74,7 @@ class Retries:
         version = self._registry.find((entry.model.name, entry.model.version))
         if version is None or version.phase is not Phase.FAILED:
             return None
-        if is_on_trial(entry) or (isinstance(version.refusal, Failed) and version.refusal.lasting):
+        if is_on_trial(entry) or (isinstance(version.setback, Failed) and version.setback.lasting):
             return None
         others = self._registry.of(entry.model.name)
         return None if any(other.phase in ON_ITS_WAY | SERVING for other in others) else version
@@ -106,7 +106,7 @@ class Retries:
         return version.phase in ON_ITS_WAY or version.phase is Phase.WATCHED
 
 
-def refusal_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -> Refusal | None:
+def setback_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -> Setback | None:
     """Why a version is not tried; None when it may be."""
     again = AskAgain(key=model.key, packaged=bool(model.digest))
     if standing.rejected is not None:

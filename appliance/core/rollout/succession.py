@@ -130,7 +130,7 @@ class Succession:
         stone = Version(spec=replace(version.spec, id=self._registry.take_id()), retiring=version.retiring)
         yield do.Add(stone, version.id)
         stone.enter(Phase.FAILED)
-        stone.refusal = RolledBack(why=reason)
+        stone.setback = RolledBack(why=reason)
         yield from self.place(stone, now_ns)
 
     def give_up(
@@ -147,7 +147,7 @@ class Succession:
             return
         was = version.phase
         version.enter(Phase.FAILED)
-        version.refusal = Failed(why=reason)
+        version.setback = Failed(why=reason)
         incoming = self._registry.incoming.get(version.slot) is version
         changing = incoming and version.is_packed  # what serves does so still, without its form
         yield do.report("packed form abandoned" if changing else "version unavailable", version, reason)

@@ -19,7 +19,6 @@ from appliance.core.rollout.attempt import (
     RollsBack,
     Steps,
     TakesOver,
-    has_engine,
     held_back,
     key_of,
 )
@@ -55,7 +54,7 @@ class Trials:
         version, before, wish = contender.version, contender.before, contender.wish
         proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
         known = proof.proven and not contender.again
-        engine = version.is_packed and has_engine(version.model)
+        engine = version.is_packed and version.model.has_engine
         # How slow an engine was at a bad time, for which it was dropped, says nothing of the one that was built anew.
         version.assessment = None if engine and not known else proof.assessment
         ordered = contender.order and known

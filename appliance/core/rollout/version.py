@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from appliance.core.rollout.phase import Phase, advance
-from appliance.core.rollout.reasons import Refusal, Untried, WaitReason
+from appliance.core.rollout.reasons import Setback, Untried, WaitReason
 from appliance.domain.assessment import Assessment
 from appliance.domain.model import ModelVersion
 
@@ -40,7 +40,7 @@ class Version:
     phase: Phase = Phase.QUEUED
     waiting: WaitReason | None = None
     """What it waits for before it can serve."""
-    refusal: Refusal | None = None
+    setback: Setback | None = None
     """Why it never will."""
     retiring: bool = False
     """It serves until what replaces it does."""

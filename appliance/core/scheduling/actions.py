@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Refusal(Enum):
+class RefusalReason(Enum):
     """Why a request was refused at once."""
 
     QUEUE_FULL = "queue full"
@@ -30,7 +30,7 @@ class Refused(NamedTuple):
     """Not admitted; ``retry_after_ns`` is when it would be worth trying again (0: unknown)."""
 
     request: int
-    reason: Refusal
+    reason: RefusalReason
     retry_after_ns: int
 
 

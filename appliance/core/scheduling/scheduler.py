@@ -20,7 +20,7 @@ from appliance.core.scheduling.actions import (
     Dispatch,
     Dropped,
     Expired,
-    Refusal,
+    RefusalReason,
     Refused,
     WakeAt,
 )
@@ -73,11 +73,11 @@ class Scheduler(Membership):
         request = event.request
         batch_key = self._batch_keys.get(event.batch_key)
         if batch_key is None or batch_key.model.closed:
-            return [Refused(request, Refusal.UNKNOWN, 0)]
+            return [Refused(request, RefusalReason.UNKNOWN, 0)]
         model = batch_key.model
         group = model.group
         if not group.lanes and not group.returning:
-            return [Refused(request, Refusal.NO_LANE, 0)]
+            return [Refused(request, RefusalReason.NO_LANE, 0)]
         entry = self._entry(event, batch_key, now_ns)
         if entry.deadline_ns <= now_ns:
             return [Expired(request)]
@@ -91,7 +91,7 @@ class Scheduler(Membership):
         late_ns = admit(group, entry, now_ns, self._margin_ns)
         if late_ns:
             if not self._may_probe(batch_key, entry, now_ns):
-                return [Refused(request, Refusal.DEADLINE, late_ns)]
+                return [Refused(request, RefusalReason.DEADLINE, late_ns)]
             batch_key.refusals.probe = request
         self._enqueue(entry)
         return []
@@ -111,16 +111,16 @@ class Scheduler(Membership):
             batch_key.model.set_terms(entry, priority, now_ns)
         return entry
 
-    def _bound_reached(self, model: Model, entry: QueuedRequest) -> Refusal | None:
+    def _bound_reached(self, model: Model, entry: QueuedRequest) -> RefusalReason | None:
         config = self._config
         if self._queued_bytes + entry.nbytes > config.max_queued_bytes:
-            return Refusal.QUEUE_BYTES
+            return RefusalReason.QUEUE_BYTES
         if len(self._waiting) >= config.max_queued_requests:
-            return Refusal.QUEUE_FULL
+            return RefusalReason.QUEUE_FULL
         if model.plain:
-            return Refusal.QUEUE_FULL if model.queued >= config.max_queued_per_model else None
+            return RefusalReason.QUEUE_FULL if model.queued >= config.max_queued_per_model else None
         bound = model.bound_of(entry.level) or config.max_queued_per_model
-        return Refusal.QUEUE_FULL if model.queued_at.get(entry.level, 0) >= bound else None
+        return RefusalReason.QUEUE_FULL if model.queued_at.get(entry.level, 0) >= bound else None
 
     def _retry_after(self, group: Group, now_ns: int) -> int:
         return min(group.lane_times(now_ns)) - now_ns

@@ -13,6 +13,7 @@ from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.homes import is_beyond_room
+from appliance.domain.load_wish import LoadWish
 from appliance.engine.control.cache_report import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts
@@ -20,11 +21,9 @@ from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import beyond_room_text
-from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.port import (
     FormJudged,
     LoadStage,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
@@ -217,7 +216,7 @@ class CacheMoves:
             self._tally.loaded(served.model, event)
             self._sizes.measured(served, event, room_bytes)
             if event.note and event.note != served.placed.note:
-                engine = event.packed and served.model.runtime in FORMED_WHOLE
+                engine = event.packed and served.model.has_engine
                 what = "model is not all in its engine" if engine else "model is not all on its device"
                 self._shell.log.event(what, model=served.key, reason=event.note)
         self._rollouts.model_loaded(event, now_ns)

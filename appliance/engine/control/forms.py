@@ -12,15 +12,15 @@ from typing import Final
 
 from appliance.core.processes.form_queue import FormQueue
 from appliance.domain.device import DeviceName
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.shape_history import ShapeHistory
 from appliance.engine.versions.wording import awaits_shapes_text, no_room_for_builder_text
-from appliance.runtimes.runtime import FORMED_WHOLE, is_for_requests
+from appliance.runtimes.runtime import is_for_requests
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import (
-    ExitCause,
     FormBuilt,
     FormJudged,
     FormVerdict,
@@ -76,7 +76,7 @@ class Forms:
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
         model = served.model
-        formed = model.weights is not None or model.runtime in FORMED_WHOLE
+        formed = model.weights is not None or model.has_engine
         if served.packed or (model.forms and model.digest and formed):
             problem = seal_problem(model.runtime)
             if not problem:
@@ -189,7 +189,7 @@ class Forms:
 
     def goes_without(self, served: Served, reason: str) -> None:
         """``served`` serves without an engine, where its runtime has any: its notes tell why."""
-        if served.model.runtime in FORMED_WHOLE:
+        if served.model.has_engine:
             served.unbuilt = f"it has no engine, and runs without: {reason}"
 
     def try_later(self, served: Served, reason: str, now_ns: int) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.requests.dispatch import Batches
-from appliance.workers.port import ExitCause, WorkerPort
+from appliance.workers.port import WorkerPort
 
 LOOK_NS: Final = 100_000_000
 LOOKS_MIN: Final = 5

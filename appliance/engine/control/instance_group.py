@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.attempt import Attempt
 from appliance.domain.device import DeviceName
+from appliance.domain.load_wish import LoadWish
 from appliance.engine.versions.served import Served
-from appliance.workers.port import LoadWish
 
 NAMED_MAX: Final = 8
 """Versions in one line of the log."""

@@ -18,6 +18,8 @@ from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.domain.device import DeviceName
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Here, Ids, InstanceGroup, Worker
 from appliance.engine.control.memory_port import MemoryPort
@@ -25,8 +27,6 @@ from appliance.engine.environment import Pace
 from appliance.engine.inbox import Feed
 from appliance.engine.versions.served import Served
 from appliance.workers.port import (
-    ExitCause,
-    LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,

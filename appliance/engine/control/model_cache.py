@@ -36,7 +36,7 @@ from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Tensor
 from appliance.engine.requests.outcome import result_of, unserved
 from appliance.engine.requests.request import Request
-from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
+from appliance.engine.requests.waiting_room import CountedRefusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
@@ -111,7 +111,7 @@ class ModelCache:
 
     # --- requests
 
-    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
+    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> CountedRefusal | None:
         """See ColdStarts."""
         served = request.served
         self._drains.clear([served], now_ns)
@@ -122,7 +122,7 @@ class ModelCache:
         asked = events.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
         answer, *others = self._memory.step(asked, now_ns)
         assert isinstance(answer, actions.Wait | actions.Refuse), "what is in memory is open"
-        refused: Refusal | None = None
+        refused: CountedRefusal | None = None
         if isinstance(answer, actions.Refuse):
             self._tally.count(refused=1)
             refused = self._refusal(served, answer), Result.REFUSED

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from appliance.config.workers import PlacementConfig
-from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
+from appliance.core.processes.restart import RestartPolicy, Restarts, load_is_to_blame
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.rollout.rollout import Rollout
 from appliance.core.scheduling.events import ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching
 from appliance.domain.validation import plan_request
@@ -38,7 +39,6 @@ from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import remark_text
 from appliance.workers.port import (
-    ExitCause,
     FormBuilt,
     ModelLoaded,
     ModelRefused,
@@ -376,7 +376,8 @@ class Rollouts:
     def load_to_blame(self, event: WorkerExited, *, running: bool) -> Served | None:
         """The version whose load ended a process; None: none did."""
         loads_new = self._core.registry.is_new(event.loading)
-        return self.served(culprit_of(event, running=running, loads_new=loads_new))
+        blamed = load_is_to_blame(event.cause, running=running, loads_new=loads_new)
+        return self.served(event.loading) if blamed else None
 
     def _tell_blame(self, now_ns: int) -> None:
         for event in self.version_blame.take(now_ns):

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.engine.versions.served import Served
 from appliance.workers.arena import Arena
-from appliance.workers.port import ExitCause, WorkerPort
+from appliance.workers.port import WorkerPort
 
 OFFER_NS: Final = 1_000_000_000
 """How often lanes are offered again: after turns, because without turns nothing is asked for."""

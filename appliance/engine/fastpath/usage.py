@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from appliance.core.scheduling import events
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.direct import LeasingFrontEnd, Tally
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
-from appliance.workers.port import ExitCause, WorkerPort
+from appliance.workers.port import WorkerPort
 
 
 class Usage:

@@ -18,7 +18,7 @@ from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts, deadline_of, end_of, not_ready, result_of
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import ColdStarts, Refusal
+from appliance.engine.requests.waiting_room import ColdStarts, CountedRefusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import TrafficSplit
 from appliance.telemetry.meter import Result
@@ -122,7 +122,7 @@ class Admission:
         self._pace.arrived()
         return request.handle
 
-    def _admit(self, request: Request, tensors: Sequence[Tensor]) -> Refusal | None:
+    def _admit(self, request: Request, tensors: Sequence[Tensor]) -> CountedRefusal | None:
         """Queue a request with its tensors; or why not."""
         served = request.served
         if not self.accepting and request.arrived_ns >= self._closed_ns:

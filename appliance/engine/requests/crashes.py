@@ -13,13 +13,14 @@ from typing import Final, Protocol
 
 from appliance.core.processes.blame import SUSPECT_NS, Blame
 from appliance.domain.errors import ApplianceError, InvalidRequest, QuotaExceeded, RunFailed, WorkerDied
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leased, Leases
 from appliance.engine.requests.request import Death, Request
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.versions.served import Served
-from appliance.workers.port import ExitCause, WorkerExited
+from appliance.workers.port import WorkerExited
 
 BLAMELESS: Final = frozenset({ExitCause.STOPPED, ExitCause.ZYGOTE})
 """Ends of workers that have nothing to do with what they ran."""

@@ -19,7 +19,7 @@ from appliance.engine.requests.crashes import Crashes
 from appliance.engine.requests.outcome import Ended, died, end_of
 from appliance.engine.requests.request import Batch, Request
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import ColdStarts, Displaced, Refusal
+from appliance.engine.requests.waiting_room import ColdStarts, CountedRefusal, Displaced
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
 from appliance.workers.arena import Arena
@@ -56,12 +56,11 @@ class Batches:
         """Take a batch back: its requests are added to ``finished``; what the scheduler is told."""
         batch, requests = self._batches.pop(event.batch)
         batch.stages_ns = stages = (event.gather_ns, event.run_ns, event.scatter_ns)
-        batch.served.meter.batch_finished(batch.rows, *stages)
-        ok = True
-        for request, result in zip(requests, event.results, strict=True):
-            ok = ok and not result.status.failed
-            finished.append((request, result))
-        return BatchFinished(event.batch, ok, sum(stages))
+        finished += zip(requests, event.results, strict=True)
+        failed = [result.status.failed for result in event.results]
+        if not all(failed):
+            batch.served.meter.batch_finished(batch.rows, *stages)
+        return BatchFinished(event.batch, not any(failed), sum(stages))
 
     def lost(self, worker: int, batches: Iterable[int]) -> list[CancelRequested]:
         """Drop batches that ended with their worker, which touches their requests' memory no more; what the scheduler
@@ -134,7 +133,7 @@ class Dispatch:
         for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
 
-    def refusal(self, request: Request) -> Refusal | None:
+    def refusal(self, request: Request) -> CountedRefusal | None:
         """Why a request is not to be queued, before it is asked how much there is to do; None where it may be."""
         if request.attempts >= ATTEMPTS_MAX:
             self._table.blame(request)

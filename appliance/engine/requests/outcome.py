@@ -102,9 +102,9 @@ def end_of(request: Request, action: Ended) -> tuple[ApplianceError, Result]:
 
 def refusal(request: Request, action: actions.Refused) -> ApplianceError:
     name = request.plan.model.name
-    if action.reason is actions.Refusal.DEADLINE:
+    if action.reason is actions.RefusalReason.DEADLINE:
         return DeadlineUnreachable(routes.late_text(name), action.retry_after_ns)
-    if action.reason in (actions.Refusal.NO_LANE, actions.Refusal.UNKNOWN):
+    if action.reason in (actions.RefusalReason.NO_LANE, actions.RefusalReason.UNKNOWN):
         return not_ready(request.plan.model)
     return QueueFull(
         f"Exceeds maximum queue size of model '{name}' ({action.reason.value})", action.retry_after_ns

@@ -34,14 +34,14 @@ from appliance.telemetry.meter import Result
 GONE_MAX = 64
 """Requests that wait no more keep their deadline until there are so many of them, and more than those that wait."""
 
-Refusal = tuple[ApplianceError, Result]
+CountedRefusal = tuple[ApplianceError, Result]
 """Why a request is not taken, and how that is counted."""
 
 
 class ColdStarts(Protocol):
     """What keeps requests until their versions are in memory."""
 
-    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
+    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> CountedRefusal | None:
         """Have a request wait with its tensors, or say why not. ``tensors`` None: it has waited before, for another
         version, and they are where they were."""
 
@@ -74,7 +74,7 @@ class Displaced:
             if refused is not None:
                 self._completion.end(request, *refused)
 
-    def _refused(self, request: Request, cold: ColdStarts, now_ns: int) -> Refusal | None:
+    def _refused(self, request: Request, cold: ColdStarts, now_ns: int) -> CountedRefusal | None:
         if request.cancelled:
             return Cancelled("Request cancelled"), Result.CANCELLED
         if self._rerouting.reroute(request):

@@ -21,13 +21,14 @@ from appliance.core.rollout.phase import ANSWERING, LEAVING, STATES, Phase
 from appliance.core.rollout.version import Version
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
 from appliance.engine.versions.wording import remark_text, wait_text
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ExitCause, ModelProgress
+from appliance.workers.port import ModelProgress
 
 PLANS_KEPT: Final = 256
 WHOLE: Final = 100.0
@@ -151,8 +152,8 @@ class Served:
         version = self.version
         if self.barred:
             return self.memory.barred
-        if version.refusal is not None:
-            return remark_text(version.refusal)
+        if version.setback is not None:
+            return remark_text(version.setback)
         return wait_text(version.waiting) if version.waiting is not None else ""
 
     @property

@@ -12,6 +12,7 @@ from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, br
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.assessment import Assessment
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served
@@ -34,7 +35,6 @@ from appliance.telemetry.snapshot import (
     TrialStatus,
     VersionStatus,
 )
-from appliance.workers.port import ExitCause
 
 RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
 """Why workers end that are started again."""
@@ -97,8 +97,8 @@ def version_status(
 
 def _is_homeless(served: Served) -> bool:
     """Whether no device was found for it; who is refused for the fault of one has that."""
-    refusal, waiting = served.version.refusal, served.version.waiting
-    absent = isinstance(refusal, Failed) and refusal.homeless
+    setback, waiting = served.version.setback, served.version.waiting
+    absent = isinstance(setback, Failed) and setback.homeless
     return not served.model.on_cpu and (absent or isinstance(waiting, WaitsForDevice))
 
 
@@ -109,7 +109,7 @@ def _golden(proof: Assessment) -> GoldenStatus:
 
 def _interface(version: Version) -> tuple[InterfaceRow, ...]:
     """What differs, where it is held back for that."""
-    why = version.refusal
+    why = version.setback
     verdict = why.why if isinstance(why, Failed) else why
     changes = verdict.changes if isinstance(verdict, InterfaceChanged) else ()
     return tuple(InterfaceRow(*change_words(change)) for change in changes)
@@ -154,7 +154,7 @@ def said_of(served: Served, registry: Registry) -> Said:
     if served.barred:
         return Said(served.reason, waiting=DEVICE)
     if version.phase not in SERVING:
-        why = version.refusal if version.refusal is not None else version.waiting
+        why = version.setback if version.setback is not None else version.waiting
         return Said(remark_text(why) if why is not None else "", waiting=waiting_word(version.waiting))
     name, slot = version.model.name, version.slot
     new = registry.incoming.get(slot)

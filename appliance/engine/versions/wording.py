@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
-from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
+from appliance.core.rollout.reasons import Outlook, Remark, Setback, Verdict, WaitReason
 from appliance.domain.device import DeviceName
 from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
 from appliance.domain.model import OWN_WORKER_PARAMETER
@@ -283,7 +283,7 @@ def _us(ns: int) -> str:
     return f"{ns / 1_000:,.0f} us"
 
 
-def setback_text(setback: Refusal) -> str:
+def setback_text(setback: Setback) -> str:
     """Why the file that was asked for does not serve, behind STILL_PREVIOUS."""
     match setback:
         case reasons.Failed(why=why):

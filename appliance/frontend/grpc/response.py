@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from appliance.domain.inference import OutputTensor
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import FINAL_RESPONSE, REGION, REGION_BYTES, REGION_OFFSET, RegionPart
+from appliance.domain.varint import encode_varint
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.regions.window import NO_PARTS
@@ -37,10 +38,10 @@ def response_parts(
     served = pb.ModelInferResponse(model_name=model.name, model_version=str(model.version))
     parts: list[Buffer] = [served.SerializeToString()]
     if request_id:
-        parts += (_ID_TAG + varint(len(request_id)), request_id)
+        parts += (_ID_TAG + encode_varint(len(request_id)), request_id)
     parts.append(described.SerializeToString())
     for output in outputs:
-        parts += (_RAW_TAG + varint(len(output.data)), output.data)
+        parts += (_RAW_TAG + encode_varint(len(output.data)), output.data)
     return parts
 
 
@@ -58,7 +59,7 @@ def stream_response(parts: list[Buffer], final: bool | None = None) -> bytes:
     responses to the same request follow (None: not told)."""
     if final is not None:
         parts = [*parts, closing(final)]
-    return b"".join((_INFER_RESPONSE_TAG, varint(sum(map(len, parts))), *parts))
+    return b"".join((_INFER_RESPONSE_TAG, encode_varint(sum(map(len, parts))), *parts))
 
 
 def closing(final: bool) -> bytes:
@@ -73,13 +74,3 @@ def stream_error(request_id: str, text: str) -> bytes:
     return pb.ModelStreamInferResponse(
         error_message=text, infer_response=pb.ModelInferResponse(id=request_id)
     ).SerializeToString()
-
-
-def varint(value: int) -> bytes:
-    """``value`` in protobuf's base-128 encoding."""
-    digits = bytearray()
-    while value > 127:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)

@@ -15,6 +15,7 @@ from appliance.cli.failure import CommandFailed, printable
 from appliance.cli.infer import build_inputs
 from appliance.cli.picture import SUFFIXES, read_picture
 from appliance.cli.terminal import print_text
+from appliance.domain.errors import system_reason
 from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, write_golden
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, TensorSpec
@@ -122,7 +123,7 @@ def _read_npz(path: Path) -> Arrays:
         with numpy.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except _NPZ_ERRORS as error:
-        raise CommandFailed(f"'{path}' cannot be read as a .npz file: {error}") from error
+        raise CommandFailed(f"'{path}' cannot be read as a .npz file: {system_reason(error)}") from error
     return {
         name: plain_array(array, f"'{path}' holds {array.dtype} as '{name}'")
         for name, array in arrays.items()
@@ -135,7 +136,7 @@ def _read_json(path: Path) -> Arrays:
             raise CommandFailed(f"'{path}' is larger than {CASE_FILE_BYTES_MAX} bytes")
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise CommandFailed(f"'{path}' cannot be read as JSON: {error}") from error
+        raise CommandFailed(f"'{path}' cannot be read as JSON: {system_reason(error)}") from error
     if not isinstance(document, dict):
         raise CommandFailed(f"'{path}' must be one object: {{INPUT: VALUES, ...}}")
     return {name: parse_values(json.dumps(values)) for name, values in document.items()}

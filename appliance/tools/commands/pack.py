@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.cli import package_policy
-from appliance.cli.arguments import add_output, free_target
+from appliance.cli.arguments import add_output, free_target, text_of
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.model.sign import add_keys, signers_of
@@ -185,18 +185,13 @@ def _warn(key: str, packed: Path, settings: RepositoryConfig) -> None:
 
 def _text(said: str) -> str:
     """A text as it was typed, or what the file behind an @ holds."""
-    if not said.startswith("@"):
-        return said
-    try:
-        return Path(said[1:]).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CommandFailed(f"'{said[1:]}' cannot be read: {error}") from error
+    return text_of(Path(said[1:])) if said.startswith("@") else said
 
 
 def _measured(file: Path | None) -> Measured | None:
     if file is None:
         return None
-    from appliance.domain.errors import ConfigInvalid
+    from appliance.domain.errors import ConfigInvalid, system_reason
     from appliance.tools.evaluation.cost_file import read_cost
 
     try:
@@ -204,7 +199,7 @@ def _measured(file: Path | None) -> Measured | None:
     except ConfigInvalid as error:
         raise CommandFailed("--measured has problems:", lines=map(str, error.problems)) from error
     except (OSError, ValueError) as error:
-        raise CommandFailed(f"'{file}' cannot be read: {error}") from error
+        raise CommandFailed(f"'{file}' cannot be read: {system_reason(error)}") from error
 
 
 def _promise(said: str | None) -> LatencyPromise | None:

@@ -11,6 +11,7 @@ import os
 from typing import Final
 
 from appliance.domain.errors import ArtefactError
+from appliance.domain.varint import encode_varint
 from appliance.repository.onnx.foreign import HEAD_BYTES
 from appliance.repository.onnx.graph import check_head
 from appliance.repository.onnx.protobuf import (
@@ -101,7 +102,7 @@ class _Skeleton:
         offset, end = raw[0]
         said = (("location", SELF), ("offset", str(offset)), ("length", str(end - offset)))
         parts += [_message(_TENSOR_EXTERNAL, _entry(key, text)) for key, text in said]
-        parts.append(_number(_TENSOR_LOCATION) + _number(1))
+        parts.append(encode_varint(_TENSOR_LOCATION) + encode_varint(1))
         return b"".join(parts)
 
     def _copy(self, start: int, end: int) -> bytes:
@@ -119,14 +120,4 @@ def _entry(key: str, text: str) -> bytes:
 
 
 def _message(key: int, content: bytes) -> bytes:
-    return _number(key) + _number(len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    """A varint."""
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    return encode_varint(key) + encode_varint(len(content)) + content

@@ -129,7 +129,7 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     findings = Findings()
     model = _found(home, PurePosixPath(path.name), findings)
     config = no_config(CONFIG_FILE)
-    others = dict(_others(home, PurePosixPath(), config, version, include, findings))
+    others = dict(_others(home, PurePosixPath(), config, include, findings))
     if model is None or findings.problems:
         raise ModelInvalid(findings.problems)
     return ModelSource(
@@ -151,7 +151,7 @@ def _model_source(
     text, config, said = _config(home, settings, findings)
     start = PurePosixPath(str(version))
     model = _found(home, start / config.model_file, findings)
-    others = dict(_others(home, start, config, version, include, findings))
+    others = dict(_others(home, start, config, include, findings))
     if model is None:
         raise ModelInvalid((*said, *findings.problems))
     if findings.problems:
@@ -194,7 +194,6 @@ def _others(
     home: ModelHome,
     start: PurePosixPath,
     config: ModelConfig,
-    version: int,
     include: Sequence[str],
     findings: Findings,
 ) -> Iterator[tuple[str, ModelFile]]:

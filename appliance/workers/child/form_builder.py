@@ -28,7 +28,6 @@ from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.side_by_side import SideBySide
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
-    FORMED_WHOLE,
     KEPT_FILE,
     LIKE_BYTES_MAX,
     LIKE_FILE,
@@ -235,7 +234,7 @@ def _prove(
         check_signature(version, session)
         packed = LoadedModel(version=version, session=session)
         golden = open_golden(version)
-        proven, is_engine = golden is not None and bool(golden.set.cases), version.runtime in FORMED_WHOLE
+        proven, is_engine = golden is not None and bool(golden.set.cases), version.has_engine
         if golden is not None and proven:
             run_golden(packed, golden)
         if proven and not is_engine:

@@ -21,6 +21,7 @@ from appliance.domain.assessment import Assessment, Deviation
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, is_of_full_device
 from appliance.domain.golden import TENSORS_NAME
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
@@ -47,7 +48,12 @@ from appliance.workers.child.proof import Golden, open_golden, run_golden, run_w
 from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
 from appliance.workers.messages import Load
-from appliance.workers.port import REASON_CHARACTERS_MAX, FormVerdict, LoadStage, LoadWish, ModelLoaded
+from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
+    FormVerdict,
+    LoadStage,
+    ModelLoaded,
+)
 
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000

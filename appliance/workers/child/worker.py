@@ -361,21 +361,6 @@ class Worker:
             session.close()
 
 
-def run_worker(
-    number: int,
-    lane: WorkerLane,
-    arena: Region,
-    runtimes: Mapping[str, Runtime],
-    settings: WorkerSettings,
-    leased: LeasedRuns | None = None,
-) -> None:
-    """Serve the lane as worker ``number`` until told to stop or the daemon is gone."""
-    try:
-        Worker(number, lane, arena, runtimes, settings, leased).serve()
-    except LaneClosed:
-        return
-
-
 def _reason(what: str, problem: Exception) -> str:
     """The text without ``what`` it is about where that is said of it anyway."""
     known = isinstance(problem, ApplianceError)

@@ -31,7 +31,7 @@ from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
 from appliance.workers.child.refusals import Refusals
 from appliance.workers.child.tensors import region_of
-from appliance.workers.child.worker import run_worker
+from appliance.workers.child.worker import Worker
 from appliance.workers.confinement import (
     DOORBELL_DESCRIPTOR,
     LANE_DESCRIPTOR,
@@ -45,7 +45,7 @@ from appliance.workers.forms import processor
 from appliance.workers.jail.cgroup import WorkerCgroups, enter
 from appliance.workers.jail.entry import Jail, close_memory, runtime_files
 from appliance.workers.jail.support import kernel_support
-from appliance.workers.lane import SocketWorkerLane, WorkerLane
+from appliance.workers.lane import LaneClosed, SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
     TO_ZYGOTE,
     CallRefused,
@@ -164,7 +164,8 @@ class Zygote:
             leased = None
             if ring:
                 lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, arena)
-            run_worker(request.worker, lane, arena, self._runtimes, request.settings, leased)
+            with suppress(LaneClosed):  # the daemon is gone
+                Worker(request.worker, lane, arena, self._runtimes, request.settings, leased).serve()
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(

@@ -16,6 +16,8 @@ from functools import partial
 from typing import Final
 
 from appliance.config.workers import WorkersConfig
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
@@ -45,14 +47,11 @@ from appliance.workers.messages import (
     Unload,
 )
 from appliance.workers.port import (
-    PLAIN_LOAD,
-    ExitCause,
     Fetch,
     FormBuilt,
     FormJudged,
     LaneMemory,
     Learn,
-    LoadWish,
     ModelRefused,
     PoolEvent,
     PoolStatistics,

@@ -10,13 +10,20 @@ import signal
 from itertools import islice
 from typing import Final
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.process.life import GAVE_UP
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.jail.syscalls import Calls
 from appliance.workers.lane import DaemonLane
 from appliance.workers.messages import Load
-from appliance.workers.port import ExitCause, LaneMemory, ModelLoaded, ModelRefused, PoolEvent, WeightsEvicted
+from appliance.workers.port import (
+    LaneMemory,
+    ModelLoaded,
+    ModelRefused,
+    PoolEvent,
+    WeightsEvicted,
+)
 
 EXIT_GRACE_NS: Final = 1_000_000_000
 NAMED_MAX: Final = 8

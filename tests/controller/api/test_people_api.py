@@ -25,9 +25,9 @@ from appliance.fleet import messages
 from appliance.fleet.documents import WishedModel, decode
 from appliance.fleet.messages import ModelReport, Polled
 from appliance.package.reader import open_package
-from appliance.transfer.pieces import index_of
 from tests.controller.api.desk import Box, Desk
 from tests.package.onnx_models import layers
+from tests.transfer.indexes import index_of
 
 NewBox = Callable[..., Box]
 

@@ -12,8 +12,9 @@ from appliance.domain.inference import Answer, OutputHead, OutputTensor, Request
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec, split_bytes
 from appliance.domain.validation import plan_request
+from appliance.domain.varint import encode_varint
 from appliance.engine.port import Buffer
-from appliance.frontend.grpc.response import response_parts, stream_error, stream_response, varint
+from appliance.frontend.grpc.response import response_parts, stream_error, stream_response
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
 from tests.steps import finished
@@ -119,4 +120,4 @@ def test_stream_errors_name_their_request() -> None:
 
 @given(st.integers(0, (1 << 63) - 1))
 def test_varints_are_protobufs(value: int) -> None:
-    assert pb.StatisticDuration.FromString(b"\x08" + varint(value)).count == value
+    assert pb.StatisticDuration.FromString(b"\x08" + encode_varint(value)).count == value

@@ -18,8 +18,8 @@ from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import Cancelled, OperatorError, RunFailed
+from appliance.domain.varint import encode_varint
 from appliance.frontend.grpc.inference import Tally
-from appliance.frontend.grpc.response import varint
 from appliance.frontend.grpc.services import INFER, INFER_STREAM
 from appliance.frontend.grpc.status import BROKEN
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -174,12 +174,12 @@ REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
     ("path", "message"),
     [
         pytest.param(INFER_STREAM, b"\xff" * LARGE, id="no message"),
-        pytest.param(INFER_STREAM, b"\x3a" + varint(LARGE) + bytes(LARGE), id="no model"),
+        pytest.param(INFER_STREAM, b"\x3a" + encode_varint(LARGE) + bytes(LARGE), id="no model"),
         pytest.param(
             INFER_STREAM, infer_request("nobody", raw=bytes(LARGE)).SerializeToString(), id="no such model"
         ),
-        pytest.param(WATCH, b"\x0a" + varint(LARGE) + b"x" * LARGE, id="watch"),
-        pytest.param(REFLECT, b"\x1a" + varint(LARGE) + b"x" * LARGE, id="reflection"),
+        pytest.param(WATCH, b"\x0a" + encode_varint(LARGE) + b"x" * LARGE, id="watch"),
+        pytest.param(REFLECT, b"\x1a" + encode_varint(LARGE) + b"x" * LARGE, id="reflection"),
     ],
 )
 @pytest.mark.usefixtures("no_collector")

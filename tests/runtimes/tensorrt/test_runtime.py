@@ -18,6 +18,7 @@ from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ConfigInvalid, LoadFailed
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.domain.side_by_side import SideBySide
@@ -37,7 +38,12 @@ from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
 from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
 from appliance.workers.messages import Load
-from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
+from appliance.workers.port import (
+    FormBuilt,
+    FormJudged,
+    FormVerdict,
+    LoadStage,
+)
 from appliance.workers.seal import kin_of
 from tests.runtimes.tensorrt.other_weights import other_weights
 from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain

@@ -12,6 +12,7 @@ import pytest
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
+from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.domain.tensor import Datatype
@@ -19,7 +20,7 @@ from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.forms import FORM_FILE, SEAL_FILE
-from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress, ModelRefused
+from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, ModelProgress, ModelRefused
 from appliance.workers.seal import kin_of
 from tests.runtimes.tensorrt.simulated import FULL_FOR
 from tests.workers.bench import PLAIN, Bench

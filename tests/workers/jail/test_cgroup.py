@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.cgroup import LEAF, TASKS_MAX, WorkerCgroups, enter, move_to_leaf
-from appliance.workers.port import ExitCause, WorkerExited
+from appliance.workers.port import WorkerExited
 from tests.workers.bench import FOUR, FREE, Bench, fake
 from tests.workers.jail.forked import in_fork
 

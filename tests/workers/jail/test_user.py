@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.workers.port import ExitCause, FormBuilt, LoadWish, WorkerExited
+from appliance.domain.exit_cause import ExitCause
+from appliance.domain.load_wish import LoadWish
+from appliance.workers.port import FormBuilt, WorkerExited
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import DIGEST, answer, load, stop, write_version
 
