@@ -52,8 +52,10 @@ class SwapConfig:
         },
     )
     stage_s: float = field(
-        default=5.0, metadata={"min": 0, "unit": "s", "help": "shortest time in the shadow and as canary"}
-    )
+        default=5.0,
+        metadata={"min": 0, "unit": "s", "help": "shortest time in the shadow and as canary, and before runs are "
+                  "found slow"},
+    )  # fmt: skip
     trial_requests: int = field(
         default=100,
         metadata={

@@ -52,6 +52,8 @@ LOOK_S: Final = 5.0
 """How often the box is looked at while nothing happens."""
 STEPS: Final = "appliance.sync.store_steps"
 UNAVAILABLE_S: Final = 60.0
+DIED_S: Final = 4.0
+"""How soon a step is begun anew whose process died, for twice as long with each further time, up to UNAVAILABLE_S."""
 REPEATS_MAX: Final = 2
 """How often a step is done that has no effect, before it waits."""
 TRANSFER_AGAIN_S: Final = 30.0
@@ -82,7 +84,8 @@ class Agent:
         self._say = say
         self._figures = figures
         self._stuck: dict[tuple[str, int], tuple[Waiting, float]] = {}
-        self._last: tuple[Step | None, int] = (None, 0)
+        self._last: tuple[Step | None, int, int] = (None, 0, 0)
+        """The step that was tried last, how often in a row it was done, and how often its process died."""
         self._transfer: tuple[str, asyncio.Task[None]] | None = None
         self._observed = Observed()
         self.disk = ""
@@ -219,18 +222,21 @@ class Agent:
             self.box.note(structs.replace(self.box.progress, settings=dict(step.settings)))
             return
         assert not isinstance(step, Fetch)
-        count = self._last[1] + 1 if step == self._last[0] else 1
-        self._last = (step, count)
-        if count > REPEATS_MAX:
+        done, died = self._last[1:] if step == self._last[0] else (0, 0)
+        if done >= REPEATS_MAX:
+            self._last = (None, 0, 0)
             self._note_stuck(step, Reason.REFUSED, "it was done, and had no effect", UNAVAILABLE_S)
             return
         assert isinstance(step, StoreStep)
         outcome = await _apart(self.box.order(step))
+        is_done = outcome.reason in ("", HELD)  # a person's hold is seen with the next look
+        self._last = (step, done + is_done, died + outcome.died)
         if not outcome.reason:
             self._say("done", step=words(step))
             self._note_asked(step)
-        elif outcome.reason != HELD:
-            self._note_stuck(step, Reason(outcome.reason), outcome.text, outcome.again_s)
+        elif not is_done:
+            again_s = min(DIED_S * 2.0**died, UNAVAILABLE_S) if outcome.died else outcome.again_s
+            self._note_stuck(step, Reason(outcome.reason), outcome.text, again_s)
 
     def _note_asked(self, step: Step) -> None:
         """Keep with which wish a version was asked for."""

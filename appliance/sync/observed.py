@@ -51,6 +51,7 @@ class Observer:
         """How the box is now. Raises StoreUnavailable, CatalogInvalid and CatalogLost."""
         if self._catalog.is_new(self._state / CATALOG):
             self._read_catalog = read_catalog(self._state) or Catalog()
+            self._catalog.was_read()
         serve = self._state / SERVE
         if self._history.is_new(serve / FILE_BEFORE, serve / FILE):
             try:
@@ -59,6 +60,7 @@ class Observer:
                 raise StoreUnavailable(
                     f"the history in '{serve}' cannot be read: {error.strerror}"
                 ) from error
+            self._history.was_read()
         serving = read_holder(self._state) is not None
         found = os.statvfs(self._state)
         return Sight(
@@ -102,13 +104,17 @@ class _Kept:
 
     def __init__(self) -> None:
         self._stamps: tuple[object, ...] | None = None
+        self._seen: tuple[object, ...] | None = None
 
     def is_new(self, *files: Path) -> bool:
-        """Whether one of them is another one, or has changed."""
-        stamps = tuple(map(_stamp, files))
-        changed = stamps != self._stamps
-        self._stamps = stamps
-        return changed
+        """Whether one of them is another one, or has changed, since they ``was_read``: what could not be read is new
+        the next time, too."""
+        self._seen = tuple(map(_stamp, files))
+        return self._seen != self._stamps
+
+    def was_read(self) -> None:
+        """As they were when they were looked at last, before they were read: a change meanwhile is seen."""
+        self._stamps = self._seen
 
 
 def _stamp(file: Path) -> object:

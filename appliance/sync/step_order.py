@@ -62,11 +62,12 @@ class StepOrder(Struct, frozen=True, kw_only=True):
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """What kept it from being done ("": nothing; HELD: a person's hold), in words, and in how many seconds it may go
-    (None: not as things are)."""
+    (None: not as things are). ``died``: its process did, whatever of."""
 
     reason: str = ""
     text: str = ""
     again_s: float | None = None
+    died: bool = False
 
 
 def body_of(step: StoreStep) -> msgspec.Raw:
@@ -94,4 +95,4 @@ def outcome_of(data: bytes, status: int) -> Outcome:
     try:
         return msgspec.json.decode(data, type=Outcome)
     except msgspec.MsgspecError:
-        return Outcome(reason="disk", text=f"the process that was to do it ended with {status}", again_s=60.0)
+        return Outcome(reason="disk", text=f"the process that was to do it ended with {status}", died=True)

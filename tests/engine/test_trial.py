@@ -37,6 +37,8 @@ CONFIG = RolloutPolicy(
 FULL = TrialWish(shadow_percent=50, canary_percent=10)
 GOOD = Assessed(None, 1_000, 1_000)
 BUCKETS = len(BOUNDS_NS) + 1
+JUDGED_NS = SECOND_NS + 10
+"""When a stage that began with the test has lasted as long as it takes to judge runs by their time."""
 
 
 def figures(answered: int, failed: int = 0, bucket: int = 5) -> Figures:
@@ -161,9 +163,25 @@ def test_failures_that_the_version_before_had_as_well_are_no_reason() -> None:
 @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.WATCHED])
 def test_slow_runs_end_it_once_there_are_enough(phase: Phase) -> None:
     way = at(phase)
-    assert way.step(Seen(figures(9, bucket=20), OLD), 2) is phase
-    assert way.step(Seen(figures(10, bucket=20), OLD), 3) is Phase.FAILED
+    assert way.step(Seen(figures(9, bucket=20), OLD), JUDGED_NS) is phase
+    assert way.step(Seen(figures(10, bucket=20), OLD), JUDGED_NS + 1) is Phase.FAILED
     assert "swap.latency_factor" in said(way)
+
+
+@pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.WATCHED])
+def test_slow_runs_of_a_moment_in_which_others_had_the_processors_do_not(phase: Phase) -> None:
+    way, moment = at(phase), figures(20, bucket=20)
+    assert way.step(Seen(moment, OLD), 2) is phase
+    since = tuple(a + b for a, b in zip(moment.runs, figures(200).runs, strict=True))
+    assert way.step(Seen(Figures(220, 0, since), OLD), JUDGED_NS) is not Phase.FAILED
+
+
+def test_a_watch_that_is_shorter_than_a_stage_judges_at_its_end() -> None:
+    way = trial(TrialWish(), replace(CONFIG, watch_s=0.5))
+    way.step(GOOD, 0)
+    way.step(Seen(NONE, OLD), 0)
+    assert way.step(Seen(figures(20, bucket=20), OLD), SECOND_NS // 2 - 1) is Phase.WATCHED
+    assert way.step(Seen(figures(20, bucket=20), OLD), SECOND_NS // 2) is Phase.FAILED
 
 
 @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.WATCHED])
@@ -323,8 +341,9 @@ def test_what_requests_take_is_compared_with_the_session_where_the_version_befor
     way = trial(wish[phase])
     assert way.step(Assessed(None, session_ms * MS, session_ms * MS, alike=False), 1) is phase
     way.step(Seen(NONE, figures(1_000, bucket=before)), 2)
-    seen = way.step(Seen(figures(100, bucket=now), figures(1_000, bucket=before)), 3)
-    assert seen is (Phase.FAILED if slow else phase)
+    seen = way.step(Seen(figures(100, bucket=now), figures(1_000, bucket=before)), JUDGED_NS)
+    after = Phase.WATCHED if phase is Phase.CANARY else phase
+    assert seen is (Phase.FAILED if slow else after)
     assert not slow or "with the version before, without its engine; swap.latency_factor" in said(way)
 
 
@@ -332,7 +351,7 @@ def test_a_slow_version_is_seen_also_where_nobody_asked_the_engine_before_it() -
     way = trial(TrialWish())
     way.step(Assessed(None, MS, MS, alike=False), 1)
     way.step(Seen(NONE, NONE), 2)
-    assert way.step(Seen(figures(100, bucket=HUNDRED_MS), NONE), 3) is Phase.FAILED
+    assert way.step(Seen(figures(100, bucket=HUNDRED_MS), NONE), JUDGED_NS) is Phase.FAILED
 
 
 @pytest.mark.parametrize(
@@ -361,7 +380,7 @@ def test_a_session_that_takes_its_rows_in_batches_is_given_as_much_time_as_one_b
         runs=tuple(a + b for a, b in zip(now.runs, figures(7).runs, strict=True)),
         batches=tuple((rows, counts.get(rows, 0) + 7 * (rows == 64)) for rows in {64, *counts}),
     )
-    assert way.step(Seen(now, old), 3) is (Phase.FAILED if slow else Phase.WATCHED)
+    assert way.step(Seen(now, old), JUDGED_NS) is (Phase.FAILED if slow else Phase.WATCHED)
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,20 @@ def box(tmp_path: Path, controller: ControllerDouble) -> tuple[str, ...]:
     return words
 
 
+AS_USUAL = (
+    "from appliance.cli.main import main; from appliance.cli.sync import agent; agent.NICENESS = 0; "
+    "raise SystemExit(main())"
+)
+"""An agent at the usual priority. At its own, below all others, a step that computes for a third of a second stands for
+a minute beside four busy tests on two processors, and this is about what comes of steps."""
+
+
 @pytest.fixture
 def agent(box: tuple[str, ...]) -> Iterator[Agent]:
     begun: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "from appliance.cli.main import main; raise SystemExit(main())"]
+        command = [sys.executable, "-c", AS_USUAL]
         begun.append(subprocess.Popen([*command, "sync", *box]))  # what it says is told where the test fails
         return begun[-1]
 

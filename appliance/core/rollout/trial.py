@@ -3,7 +3,9 @@
 ``step(event, now_ns)`` takes what was seen of it and gives the phase that it is in from then on: LOADING, perhaps
 SHADOW, perhaps CANARY, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
 FAILED leaves the verdict. Counts decide before time does: a stage lasts until enough was seen, at least
-``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
+``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once. Slow runs do
+not, but those of ``stage_s``, or of a watch that is shorter: the first hundred runs may be over in a quarter of a
+second, in which others had the processors.
 """
 
 from __future__ import annotations
@@ -225,11 +227,12 @@ class Trial:
             self._start = seen
         new, old = _since(seen.new, self._start.new), self._reference(seen)
         wanted = self._config.trial_requests
-        trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
+        lasted_ns = now_ns - self.since_ns
+        slow = self._latency(new, old, wanted) if lasted_ns >= self._judged_ns else None
+        trouble = self._errors(new, old, wanted) or slow
         if trouble is not None and self._before:
             self._fail(trouble)
             return
-        lasted_ns = now_ns - self.since_ns
         if self.phase is Phase.WATCHED:
             if lasted_ns >= self._config.watch_s * SECOND_NS:
                 self.phase = Phase.LIVE
@@ -328,6 +331,13 @@ class Trial:
         if now_ns <= factor * before_ns + self._slack_ns:
             return None
         return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor, alike=alike)
+
+    @property
+    def _judged_ns(self) -> int:
+        """How long its stage has to have lasted before its runs are judged by their time."""
+        config = self._config
+        longest_s = config.watch_s if self.phase is Phase.WATCHED else config.patience_s
+        return int(min(config.stage_s, longest_s) * SECOND_NS)
 
     @property
     def _slack_ns(self) -> int:

@@ -28,12 +28,14 @@ from appliance.core.scheduling.actions import Action, GrantLease, RevokeLease
 from appliance.core.scheduling.admission import spend
 from appliance.core.scheduling.events import LeasedRan
 from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, RunningBatch
+from appliance.core.scheduling.profile import WARM_BATCHES
 
 DOUBTFUL = 1
 MIXED = 2
 """The company of a batch: leased work may have run between, or has. Without either none could."""
 LEARNED_MAX = 4
-"""Of equal leased batches told at once, so many are learned from: it bounds what the news cost."""
+"""Of equal leased batches told at once, so many are learned from: it bounds what the news cost. It is one while little
+is known: all of them are told by their mean, and would confirm by each other that one of them stood still."""
 
 
 class Price(NamedTuple):
@@ -133,8 +135,9 @@ def learn(batch_key: BatchKey, event: LeasedRan, tolerance: float, now_ns: int) 
     batch_key.profile.measured = True
     batch_key.refusals.end(now_ns)
     changed = False
-    for _ in range(min(event.batches, LEARNED_MAX)):
-        changed = batch_key.profile.observe(event.rows, event.ns) or changed
+    profile = batch_key.profile
+    for _ in range(min(event.batches, LEARNED_MAX if profile.seen >= WARM_BATCHES else 1)):
+        changed = profile.observe(event.rows, event.ns) or changed
     if changed:
         batch_key.learned(tolerance)
 

@@ -7,13 +7,14 @@ than a smaller one, which the promises of ``admission`` rest on. An observation 
 one twice (half) as long, so that one outlier moves the estimate by a tenth, while a lasting change is
 followed within some tens of batches. What is doubted is believed only until the next batch: when that takes less than
 half as long, the whole line comes down with it. Seeds are, as they may have been measured on a busy machine; and what
-all requests are refused for, as nothing else would measure it anew.
+all requests are refused for, as nothing else would measure it anew. While few batches were seen, one that takes much
+longer than they said is doubted until another of at least its size confirms it: its worker may have stood still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, inf
 
 KEEP = 15 / 16
 """What one batch leaves of the weight of those before it."""
@@ -23,6 +24,8 @@ WARM_BATCHES = 4
 """Before so many batches nothing is called an outlier."""
 ROUNDING = 0.001
 """Nanoseconds of floating-point noise; otherwise estimates are rounded up."""
+ALL = (0, inf)
+"""In the place of a batch that is doubted: whatever was learned is, and the next batch settles it."""
 SIZE_VARIANCE_MIN = 0.2
 """Below this variance of the batch sizes, in rows squared, the slope is kept as it was."""
 
@@ -63,7 +66,8 @@ class ServiceTime:
         self._per_row = 0.0
         self._spread = 0.0
         self.seen = 0
-        self._doubted = False
+        self._doubted: tuple[int, float] | None = None
+        """Rows and ns of the batch that is doubted: one of the first, that took longer than those before by far."""
         self.fixed_ns = 0
         self.per_row_ns = 0
         self.known = self.measured = False
@@ -71,7 +75,7 @@ class ServiceTime:
             self.seen = WARM_BATCHES
             self._add(1.0, rows, ns)
             self._fit()
-            self.known = self._doubted = True
+            self.known, self._doubted = True, ALL
         self._publish()
 
     def estimate(self, rows: int) -> int:
@@ -83,14 +87,15 @@ class ServiceTime:
         if self.known and not self._spread and ns == self.fixed_ns + self.per_row_ns * rows:
             self._add(1.0, rows, ns)
             self.seen += 1
-            self._doubted = False
+            self._doubted = None
             return False
         value = float(ns)
         fitted = self._fixed + self._per_row * rows
-        if self._doubted and value < fitted / 2:
+        if self._refuted(rows, value) and value < fitted / 2:
             self._shrink(value / fitted)
             fitted = value
-        self._doubted = False
+        if self.seen < WARM_BATCHES and value > 2 * fitted:
+            self._doubted = rows, value
         if self.seen > 1 and fitted > 0.0:
             deviation = abs(value - fitted) / fitted
             self._spread += ((min(1.0, deviation)) - self._spread) * (1 - KEEP)
@@ -106,9 +111,9 @@ class ServiceTime:
     def doubt(self) -> None:
         """Have the next batch weigh about as much as all before it, and bring the line down if it takes less than half
         as long. To doubt again before that does nothing."""
-        if self._doubted:
+        if self._doubted == ALL:
             return
-        self._doubted = True
+        self._doubted = ALL
         self._spread /= 2
         ones = max(self._ones, 1.0)
         self._ones /= ones
@@ -127,6 +132,15 @@ class ServiceTime:
         self.seen = 1
         self.known = other.known
         self._publish()
+
+    def _refuted(self, rows: int, ns: float) -> bool:
+        """Whether what is doubted should have taken less than half as long: no batch takes longer than a larger one.
+        A batch at least as large settles it either way."""
+        if self._doubted is None or rows < self._doubted[0]:
+            return False
+        doubted_ns = self._doubted[1]
+        self._doubted = None
+        return ns < doubted_ns / 2
 
     def _shrink(self, factor: float) -> None:
         """What was doubted was measured while others had the processor: the first run since says by how much."""
