@@ -11,10 +11,9 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.cli.fleet.view import Row, add_showing, ago
-from appliance.cli.numbers import natural
+from appliance.cli.numbers import natural, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
-from appliance.domain.quantity import counted
 
 ACTIONS: Final = ("halt", "resume", "back", "stop")
 LIMITS: Final = ("stay_s", "share", "allow")
@@ -49,11 +48,13 @@ def _run(arguments: argparse.Namespace) -> int:
 def _start(arguments: argparse.Namespace, model: str, number: str) -> int:
     if arguments.halt or arguments.resume or arguments.stop:
         raise CommandFailed("--halt, --resume and --stop are for a rollout that is there: give MODEL alone")
-    if not (number.isascii() and number.isdecimal() and int(number[:20])):
-        raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION")
+    try:
+        version = version_number(number)
+    except argparse.ArgumentTypeError as error:
+        raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION") from error
     body: dict[str, Any] = {
         "model": model,
-        "version": int(number[:20]),
+        "version": version,
         "waves": [wave.split(",") for wave in arguments.wave],
         "back": arguments.back,
         "interface_change": arguments.allow_interface_change,
@@ -70,7 +71,7 @@ def _say(arguments: argparse.Namespace, found: Any) -> int:
     if arguments.json:
         print(json.dumps(found), flush=True)
     else:
-        print_text(printable(f"{_title(found)}: {_standing(found)}"))
+        print_text(printable(_standing(found)))
     return Exit.OK
 
 
@@ -95,21 +96,23 @@ def _list(arguments: argparse.Namespace) -> int:
 def _rows(rollout: Any) -> Iterator[Row]:
     """A row for each wave; what is of the rollout stands in its first one."""
     for number, wave in enumerate(rollout["waves"]):
-        of_all = (_title(rollout), rollout["state"]) if not number else ("", "")
+        of_all = (f"{rollout['number']} {_what(rollout)}", rollout["state"]) if not number else ("", "")
         others = [wave[each] for each in ("unheard", "held", "refused")]
         counts = (_there(wave), wave["serving"] + wave["coming"], *others) if wave["began_ms"] else ("-",) * 5
-        yield *of_all, f"{number + 1}: {_at(wave)}", *counts, ", ".join(wave["groups"])
+        yield *of_all, f"{number + 1}: {_at(rollout, wave)}", *counts, ", ".join(wave["groups"])
 
 
-def _title(rollout: Any) -> str:
-    return f"{rollout['number']} {rollout['model']}/{rollout['version']}"
+def _what(rollout: Any) -> str:
+    return f"{rollout['model']}/{rollout['version']}"
 
 
-def _at(wave: Any) -> str:
-    """What a wave is at, and since when."""
+def _at(rollout: Any, wave: Any) -> str:
+    """What a wave is at."""
     if not wave["began_ms"]:
-        return "waits"
-    return f"done {ago(wave['done_ms'])} ago" if wave["done_ms"] else f"began {ago(wave['began_ms'])} ago"
+        return "waits" if rollout["state"] not in OVER else "-"
+    if wave["done_ms"]:
+        return "done"
+    return f"for {ago(wave['began_ms'])}" if rollout["state"] == "running" else "not done"
 
 
 def _there(wave: Any) -> str:
@@ -120,10 +123,8 @@ def _there(wave: Any) -> str:
 
 def _notes(rollout: Any) -> Iterator[str]:
     """What the rows have no room for: why it is as it is, and who refused."""
-    if rollout["state"] not in OVER:
-        yield f"{_title(rollout)}: {_standing(rollout)}"
-    elif rollout["reason"]:
-        yield f"{_title(rollout)}: {rollout['state']} {ago(rollout['since_ms'])} ago: {rollout['reason']}"
+    if rollout["state"] != "done":
+        yield _standing(rollout)
     for each in rollout["failed"]:
         yield f"{each['device']}: {each['phase']}: {each['reason']}"
     refused = sum(wave["refused"] for wave in rollout["waves"])
@@ -133,23 +134,20 @@ def _notes(rollout: Any) -> Iterator[str]:
 
 def _standing(rollout: Any) -> str:
     """What it is at, why, and what can be done."""
-    waves = rollout["waves"]
-    begun = [wave for wave in waves if wave["began_ms"]]
-    where = f"in wave {len(begun)} of {len(waves)}"
-    why = f": {rollout['reason']}" if rollout["reason"] else ""
-    model = rollout["model"]
+    of = f"rollout {rollout['number']} of {_what(rollout)}"
+    begun = sum(wave["began_ms"] > 0 for wave in rollout["waves"])
+    where = f"in wave {begun} of {len(rollout['waves'])}"
+    why = f"{ago(rollout['since_ms'])} ago: {rollout['reason']}"
     match rollout["state"]:
         case "running":
-            needs = f"{rollout['share']} % are to serve it for {rollout['stay_s']} s"
-            return f"runs {where}; {needs}, {counted(rollout['allow'], 'device')} may refuse it"
+            may = f"{rollout['allow']:,} may" if rollout["allow"] else "none may"
+            return f"{of} runs {where}: {rollout['share']} % are to serve it for {rollout['stay_s']} s, {may} refuse it"
         case "halted":
-            rest = f"'appliance fleet rollout {model}' with --resume, --back or --stop says how it goes on"
-            return f"halted {where}{why}; {rest}"
-        case "taken back":
-            return f"taken back {where}{why}; its groups are wished what they were before"
-        case "stopped":
-            return f"stopped {where}{why}; what it wished stays"
-    return f"done; all {counted(len(waves), 'wave')} serve it"
+            rest = f"'appliance fleet rollout {rollout['model']}' with --resume, --back or --stop"
+            return f"{of} halted {where} {why}; {rest} says how it goes on"
+        case "done":
+            return f"{of} is done: enough devices of each wave serve it"
+    return f"{of} was {rollout['state']} {where} {why}"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
