@@ -103,6 +103,7 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
         rows.note(
             now_ms, who, what, number=after.number, model=after.model, version=after.version,
             wave=len(after.begun), reason=after.reason, failed=[each.device for each in after.failed],
+            waves=[wave.groups for wave in after.waves if not kept.rollout.begun], **_limits(after),
         )  # fmt: skip
 
 
@@ -121,11 +122,18 @@ def _take_back(rows: Rows, rollout: Rollout, before: Before, maker: str, now_ms:
 
 def _what(before: Rollout, after: Rollout) -> str:
     """What happened, for the audit log; "": nothing but that devices were looked at."""
-    if after.state is not before.state:
+    begun = len(after.begun) - len(before.begun)
+    if after.state is not State.RUNNING:
         return f"rollout-{after.state.replace(' ', '-')}"
-    if after.begun[:-1] and len(after.begun) > len(before.begun):
-        return "rollout-wave"
-    return "rollout" if len(after.begun) > len(before.begun) else ""
+    if before.state is not State.RUNNING or _limits(before) != _limits(after):
+        return "rollout-resumed"
+    if begun:
+        return "rollout-wave" if before.begun else "rollout"
+    return ""
+
+
+def _limits(rollout: Rollout) -> dict[str, int]:
+    return {"stay_s": rollout.stay_s, "share": rollout.share, "allow": rollout.allow}
 
 
 def forget_old(rows: Rows) -> None:

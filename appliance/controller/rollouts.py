@@ -113,14 +113,16 @@ class Rollouts:
             looks = looks_at(rows, self._publisher, kept.rollout)
         after = msgspec.structs.replace(seen(kept.rollout, looks), **said)
         _check_resume(kept.rollout, after, said)
-        if kept.rollout.state is not State.RUNNING:
-            after = msgspec.structs.replace(after, state=State.RUNNING, since_ms=now_ms, reason="")
         with self._store.transaction() as rows:
             if not still(rows, kept):
                 raise OperatorError(f"{after.what} has changed meanwhile; look at it, and do it again")
+            if kept.rollout.state is State.RUNNING:
+                change(rows, kept, after, (), who, now_ms)
+                return after
+            after = msgspec.structs.replace(after, state=State.RUNNING, since_ms=now_ms, reason="")
             wished = before_in(rows, model, [group for wave in after.waves for group in wave.groups])
             strayed = [group for group in after.groups if _is_other(wished[group], after)]
-            if strayed:
+            if strayed:  # what their devices said of the wish before counts for nothing
                 rows.remove(tables.rollout_devices, rollout=after.number)
             before = {**wished, **{group: kept.before[group] for group in after.groups}}
             change(rows, kept._replace(before=before), after, strayed, who, now_ms)

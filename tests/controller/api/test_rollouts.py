@@ -196,8 +196,20 @@ def test_a_dark_box_holds_it_up_until_a_share_is_enough(site: Site) -> None:
     assert (site.versions(), site.newest()["waves"][0]["unheard"]) == ([2, 2, 1], 1)
     assert site.act("resume")["error"] == "rollout 1 of m/2 runs already"
     assert site.act("resume", {"share": 50})["share"] == 50
+    assert site.audit() == ["rollout", "rollout-resumed"]
+    first, last = (
+        json.loads(each["detail"]) for each in site.person.get("/audit") if each["what"][:7] == "rollout"
+    )
+    assert (first["share"], first["waves"], last["share"]) == (100, [["pilot", "north"], ["south"]], 50)
     site.steps()
     assert site.versions() == [2, 2, 2]
+
+
+def test_another_share_lets_no_wish_of_a_person_pass(site: Site) -> None:
+    site.start()
+    site.want("south", 3)
+    assert site.act("resume", {"share": 50})["state"] == "running"
+    assert [each.reason for each in site.steps().told] == ["admin wished m=3 for the group 'south'"]
 
 
 def test_people_halt_it_and_end_it(site: Site) -> None:
