@@ -50,7 +50,8 @@ TIDY_S: Final = 3600.0
 RECLAIM_S: Final = 600.0
 """Between looks for blobs that nothing names; what two in a row find goes."""
 ROLL_OUT_S: Final = 5.0
-"""Between looks at rollouts that run."""
+ROLL_OUT_PARTS: Final = 20
+"""Between looks at rollouts that run; and one look in so many parts of the time, where it takes long."""
 Tell = Callable[..., None]
 """Writes a line of the log: what happened, and its fields."""
 
@@ -173,7 +174,9 @@ async def _roll_out(home: Home, tell: Tell) -> None:
     releases = Releases(home.store, home.blobs, home.package_keys)
     steps, trouble = RolloutSteps(home.store, Publisher(home.keys), releases), ""
     while True:
+        began_s = time.monotonic()
         found = await asyncio.to_thread(steps.step, wall_ms())
+        took_s = time.monotonic() - began_s
         for each in found.told:
             tell(
                 f"rollout {each.state}", number=each.number, model=each.model, version=each.version,
@@ -182,4 +185,4 @@ async def _roll_out(home: Home, tell: Tell) -> None:
         if found.error and found.error != trouble:
             tell("a rollout cannot go on now", error=found.error)
         trouble = found.error
-        await asyncio.sleep(ROLL_OUT_S)
+        await asyncio.sleep(max(ROLL_OUT_S, took_s * ROLL_OUT_PARTS))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from appliance.controller import rollout_rows, tables
 from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.home import DATABASE
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
 from appliance.controller.rollout_steps import RolloutSteps, Stepped
@@ -335,6 +337,28 @@ def test_a_controller_that_is_killed_at_any_change_goes_on(site: Site, after: bo
     )
     assert site.audit() == ["rollout", "rollout-wave", f"rollout-{found['state'].replace(' ', '-')}"]
     assert site.person.get("/audit/check")["first_wrong"] == 0
+
+
+def test_one_of_a_backup_goes_on_where_it_was(site: Site, tmp_path: Path) -> None:
+    site.start()
+    site.tell(site.boxes["pilot"], "pilot")
+    site.steps()
+    site.desk.now_ms += 70_000
+    site.tell(site.boxes["pilot"], "pilot")
+    with (
+        closing(sqlite3.connect(site.desk.folder / DATABASE)) as source,
+        closing(sqlite3.connect(tmp_path / "backup.db")) as copy,
+    ):
+        source.backup(copy)
+    site.act("back")
+    store = FleetStore(f"sqlite:///{tmp_path / 'backup.db'}")
+    with closing(store):
+        (told,) = site.steps(store).told
+        assert (told.state, len(told.begun)) == ("running", 2)
+        with store.look() as rows:
+            found = {row.scope: row.by_whom for row in rows.all(tables.wishes)}
+    assert found["group/south"] == "rollout 1"
+    assert site.versions() == [1, 1, 1], "that is another database"
 
 
 def test_what_changed_while_it_was_looked_at_is_looked_at_again(
