@@ -88,7 +88,7 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
     for group, now in before_in(rows, after.model, wish).items():
         if group not in kept.rollout.groups:
             before[group] = now
-        if now is None or now.version != after.version:
+        if now != wish_of(after):
             put_wish(rows, f"group/{group}", after.model, wish_of(after), maker, now_ms)
     if after.state is State.BACK:
         _take_back(rows, after, before, maker, now_ms)

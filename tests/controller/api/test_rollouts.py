@@ -158,6 +158,15 @@ def test_who_has_it_go_back_has_each_group_wish_what_it_did_before(site: Site) -
     assert site.audit()[-1] == "rollout-taken-back"
 
 
+def test_a_group_that_was_wished_the_version_before_is_wished_it_as_the_rest_and_keeps_it(site: Site) -> None:
+    site.want("pilot", 2)
+    site.start(interface_change=True)
+    assert site.wishes()["pilot"]["interface_change"], "it may have been refused for that"
+    site.follow("pilot")
+    assert site.act("back")["state"] == "taken back"
+    assert (site.versions(), site.wishes()["south"]["interface_change"]) == ([2, 1, 1], True)
+
+
 def test_a_person_who_wishes_otherwise_halts_it(site: Site) -> None:
     site.start()
     site.want("pilot", 3)
