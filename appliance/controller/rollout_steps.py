@@ -22,7 +22,6 @@ from appliance.controller.rollout_rows import (
     wished_otherwise,
 )
 from appliance.controller.wishing import make_ready
-from appliance.domain.errors import OperatorError
 from appliance.fleet.rollout import Rollout, State, step
 
 WHO = "controller"
@@ -56,8 +55,8 @@ class RolloutSteps:
             try:
                 if (moved := self._step(kept, now_ms)) is not None:
                     told.append(moved)
-            except (OperatorError, OSError) as trouble:
-                error = f"{kept.rollout.what}: {trouble}"
+            except Exception as trouble:  # noqa: BLE001  a defect holds up its own rollout alone
+                error = f"{kept.rollout.what}: {str(trouble) or type(trouble).__name__}"
         return Stepped(told, error)
 
     def _step(self, kept: Kept, now_ms: int) -> Rollout | None:

@@ -20,6 +20,7 @@ LIMITS: Final = ("stay_s", "share", "allow")
 TITLES: Final = ("rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups")
 SHOWN: Final = 10
 """Rollouts that are listed: those that are over are many after a while."""
+GROUPS_SHOWN: Final = 8
 OVER: Final = ("done", "taken back", "stopped")
 
 
@@ -99,7 +100,13 @@ def _rows(rollout: Any) -> Iterator[Row]:
         of_all = (f"{rollout['number']} {_what(rollout)}", rollout["state"]) if not number else ("", "")
         others = [wave[each] for each in ("unheard", "held", "refused")]
         counts = (_there(wave), wave["serving"] + wave["coming"], *others) if wave["began_ms"] else ("-",) * 5
-        yield *of_all, f"{number + 1}: {_at(rollout, wave)}", *counts, ", ".join(wave["groups"])
+        yield *of_all, f"{number + 1}: {_at(rollout, wave)}", *counts, _groups(wave["groups"])
+
+
+def _groups(names: list[str]) -> str:
+    """Their names, as far as they are few."""
+    left = len(names) - GROUPS_SHOWN
+    return ", ".join(names[:GROUPS_SHOWN]) + (f" and {left} more" if left > 0 else "")
 
 
 def _what(rollout: Any) -> str:

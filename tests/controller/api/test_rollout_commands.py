@@ -81,6 +81,16 @@ def test_one_that_halted_says_why_who_and_what_can_be_done(site: Site, fleet: Fl
     assert "was stopped in wave 1 of 1" in fleet("rollout", "m", "--stop")[1]
 
 
+def test_of_a_wave_with_many_groups_some_are_named(site: Site, fleet: Fleet, new_box: NewBox) -> None:
+    names = [f"g{number}" for number in range(10)]
+    for name in names:
+        new_box(f"of-{name}", group=name)
+    fleet("rollout", "m=2", "--wave", "pilot", "--wave", ",".join(names))
+    out = fleet("rollouts")[1]
+    assert "g6, g7 and 2 more" in " ".join(out.split())
+    assert "g8" not in out
+
+
 def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fleet) -> None:
     for _ in range(SHOWN + 2):
         site.start()

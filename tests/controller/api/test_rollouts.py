@@ -302,7 +302,7 @@ def test_a_halted_one_cannot_go_on_with_a_wrong_share(site: Site) -> None:
     assert site.newest()["state"] == "halted"
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process is gone."""
 
 
@@ -416,6 +416,25 @@ def test_a_database_that_fails_is_told_and_it_goes_on_after(site: Site) -> None:
     with site.desk.home.store.transaction() as rows:
         rows._connection.exec_driver_sql("ALTER TABLE gone RENAME TO rollout_devices")
     assert site.steps() == Stepped([])
+
+
+def test_a_defect_holds_up_its_own_rollout_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.start()
+    with site.desk.home.store.transaction() as rows:
+        (kept,) = rollout_rows.rollouts_in(rows)
+        text = kept.text.replace('"model":"m"', '"model":"n"').replace('"number":1', '"number":2')
+        rows.put(tables.rollouts, number=2, model="n", state="running", rollout=text, before="{}")
+    looks_at = rollout_rows.looks_at
+
+    def defect(rows: Any, publisher: Any, rollout: Any) -> Any:
+        if rollout.number == 1:
+            raise ZeroDivisionError
+        return looks_at(rows, publisher, rollout)
+
+    monkeypatch.setattr("appliance.controller.rollout_steps.looks_at", defect)
+    found = site.steps()
+    assert found.error == "rollout 1 of m/2: ZeroDivisionError"
+    assert [(each.number, each.state) for each in found.told] == [(2, "halted")]
 
 
 def test_rollouts_are_counted_for_an_alarm_and_absent_where_there_are_none(site: Site) -> None:
