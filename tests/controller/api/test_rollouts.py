@@ -188,6 +188,31 @@ def test_a_person_who_wishes_otherwise_halts_it(site: Site) -> None:
     assert site.wishes()["south"] is None
 
 
+def test_what_a_person_wished_for_since_is_not_taken_back(site: Site) -> None:
+    site.start(waves=[["pilot", "north"], ["south"]])
+    site.want("pilot", 3)
+    assert site.act("back")["state"] == "taken back"
+    assert site.versions() == [3, 1, 1]
+
+
+def test_what_a_box_said_before_another_wish_counts_for_nothing_when_it_goes_on(site: Site) -> None:
+    """It was told of the other wish, and what it does of that is not known."""
+    site.start()
+    box = site.boxes["pilot"]
+    for _ in range(2):
+        site.tell(box, "pilot")
+        site.steps()
+    assert site.newest()["waves"][0]["serving"] == 1
+    site.want("pilot", 3)
+    site.desk.now_ms += 70_000
+    known = site.person.get("/devices/box-pilot")["told_generation"]
+    assert box.polled(root=1, timestamp=known, snapshot=known, targets=known).document
+    assert [each.state for each in site.steps().told] == ["halted"]
+    site.act("resume")
+    site.steps()
+    assert (site.versions(), site.newest()["waves"][0]["there"]) == ([2, 1, 1], 0)
+
+
 def test_one_that_would_halt_again_goes_on_when_more_may_refuse(site: Site) -> None:
     site.start(waves=[["pilot", "north"], ["south"]])
     site.follow("pilot", refuses=True)
@@ -370,9 +395,11 @@ def test_one_of_a_backup_goes_on_where_it_was(site: Site, tmp_path: Path) -> Non
     assert site.versions() == [1, 1, 1], "that is another database"
 
 
+@pytest.mark.parametrize("halts", [False, True])
 def test_what_changed_while_it_was_looked_at_is_looked_at_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, halts: bool
 ) -> None:
+    """A person wishes for something else, or halts it, just as the next wave is to begin."""
     site.start()
     site.tell(site.boxes["pilot"], "pilot")
     site.steps()
@@ -382,13 +409,17 @@ def test_what_changed_while_it_was_looked_at_is_looked_at_again(
 
     def make_ready(*_: Any) -> None:
         ready.append(True)
-        site.want("south", 3)
+        if halts:
+            site.act("halt")
+        else:
+            site.want("south", 3)
 
     monkeypatch.setattr("appliance.controller.rollout_steps.make_ready", make_ready)
     assert steps.step(site.desk.now_ms) == Stepped([])
-    assert (ready, site.versions()) == ([True], [2, 1, 3])
-    assert [each.state for each in steps.step(site.desk.now_ms).told] == ["halted"]
-    assert site.versions() == [2, 1, 3]
+    assert (ready, site.versions()) == ([True], [2, 1, 1 if halts else 3])
+    assert [each.state for each in steps.step(site.desk.now_ms).told] == ([] if halts else ["halted"])
+    assert site.versions() == [2, 1, 1 if halts else 3]
+    assert site.newest()["state"] == "halted"
 
 
 def rollout_steps(site: Site) -> RolloutSteps:
