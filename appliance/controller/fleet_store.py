@@ -206,7 +206,8 @@ class View:
         return self._connection.execute(_where(select(table), table, key)).first()
 
     def all(self, table: Any, *columns: str, **key: Any) -> Sequence[Row[Any]]:
-        """The rows whose columns have these values, in the order of their keys; of each the ``columns``, or all."""
+        """The rows whose columns have these values, or one of these where it is a tuple, in the order of their keys; of
+        each the ``columns``, or all."""
         order = list(table.primary_key.columns)
         found: Any = select(*(table.c[each] for each in columns)) if columns else select(table)
         rows: Sequence[Row[Any]] = self._connection.execute(_where(found, table, key).order_by(*order)).all()
@@ -298,6 +299,15 @@ class Rows(View):
             statement.on_conflict_do_update(index_elements=keys, set_=rest or {keys[0]: values[keys[0]]})
         )
 
+    def put_all(self, table: Any, values: Sequence[Mapping[str, Any]]) -> None:
+        """The same of many rows, which have the same columns."""
+        keys = [column.name for column in table.primary_key.columns]
+        statement = upsert(table)
+        rest = {name: statement.excluded[name] for name in values[0] if name not in keys}
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=keys, set_=rest), [dict(each) for each in values]
+        )
+
     def change(self, table: Any, key: Mapping[str, Any], **values: Any) -> int:
         """Change rows that have ``key``; gives how many."""
         return self._connection.execute(_where(update(table), table, key).values(**values)).rowcount
@@ -375,8 +385,10 @@ class Rows(View):
 
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
+    """The statement of rows whose columns have these values; where the value is a tuple, one of it."""
     for name, value in key.items():
-        statement = statement.where(table.c[name] == value)
+        column = table.c[name]
+        statement = statement.where(column.in_(value) if isinstance(value, tuple) else column == value)
     return statement
 
 

@@ -89,6 +89,14 @@ def _failed_versions(standings: Standings) -> Family:
     )
 
 
+def rollout_families(states: Mapping[str, int]) -> Iterator[Family]:
+    """Rollouts in waves, by what they are at; nothing where there are none."""
+    if states:
+        yield split(
+            "appliance_fleet_rollouts", "Rollouts that are kept, by what they are at.", "state", states
+        )
+
+
 def controller_families(expiries: Mapping[str, float], free_bytes: int, traffic: Traffic) -> Iterator[Family]:
     """The controller itself; ``expiries`` are in seconds since 1970."""
     yield split(

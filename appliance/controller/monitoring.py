@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Final
@@ -20,7 +21,7 @@ from appliance.controller import tables
 from appliance.controller.health import Health
 from appliance.controller.home import Home
 from appliance.controller.kept import Kept
-from appliance.controller.metrics import controller_families, fleet_families
+from appliance.controller.metrics import controller_families, fleet_families, rollout_families
 from appliance.controller.people_api import PeopleApi, failed
 from appliance.controller.publishing import Publisher
 from appliance.controller.root import root_plan
@@ -82,7 +83,9 @@ class Monitoring:
     def _fleet_text(self, now_ms: int) -> bytes:
         with self._home.store.look() as view:
             found = standings(view, self._publisher, {})
-        return "".join(exposition(fleet_families(found, now_ms))).encode()
+            states = Counter(row.state for row in view.all(tables.rollouts, "state"))
+        families = (*fleet_families(found, now_ms), *rollout_families(states))
+        return "".join(exposition(families)).encode()
 
 
 def expiries(home: Home) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from appliance.controller.audit import FIRST, Line, first_wrong
 from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.publishing import AT_ONCE, Publisher
-from appliance.controller.releases import Releases, release
+from appliance.controller.releases import Releases
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -37,6 +37,7 @@ from appliance.controller.schemas import (
     Wish,
 )
 from appliance.controller.standings import SHOWN, is_current, report_of, standings
+from appliance.controller.wishing import make_ready, put_wish
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import Setting
 from appliance.fleet.messages import Report
@@ -223,34 +224,14 @@ class People:
 
     def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
-        scope, wish = _scope(request.group, request.device), request.wish
+        scope = _scope(request.group, request.device)
         with self._store.look() as rows:
-            concerned = _concerned(rows, request.group, request.device, "report")
-            for version in versions_of(wish):
-                release(rows, request.model, version)
-            before = rows.one(tables.wishes, scope=scope, model=request.model)
-        bases = {each for row in concerned for each in _installed(row, request.model)}
-        if before is not None:
-            bases |= set(versions_of(msgspec.json.decode(before.wish, type=Wish)))
-        for version in versions_of(wish):
-            self._releases.prepare(request.model, version, sorted(bases))
+            concerned = _concerned(rows, request.group, request.device, "name")
+        key = {"name": request.device} if request.device else {"in_group": request.group}
+        make_ready(self._store, self._releases, request.model, request.wish, key, [scope])
         with self._store.transaction() as rows:
-            for version in versions_of(wish):
-                release(rows, request.model, version)  # it may have been withdrawn meanwhile
-            there = rows.one(tables.wishes, scope=scope, model=request.model)
-            if wish is None and there is None:
-                return Replaced(len(concerned), False)
-            if wish is None:
-                rows.remove(tables.wishes, scope=scope, model=request.model)
-            else:
-                text = msgspec.json.encode(wish).decode()
-                rows.put(
-                    tables.wishes, scope=scope, model=request.model, wish=text, by_whom=who, at_ms=now_ms
-                )
-            rows.count_up("revision")
-            said = msgspec.to_builtins(wish) if wish is not None else None
-            rows.note(now_ms, who, "want", scope=scope, model=request.model, wish=said)
-        return Replaced(len(concerned), there is not None)
+            before = put_wish(rows, scope, request.model, request.wish, who, now_ms)
+        return Replaced(len(concerned), before)
 
     def setting(self, request: SettingRequest, who: str, now_ms: int) -> Replaced:
         """The setting counts from the next poll of each device on. Raises Unknown and OperatorError."""
@@ -351,23 +332,11 @@ def _is_of(way: Row[Any], row: Row[Any]) -> bool:
     return bool((way.model, way.version) == (row.model, row.version))
 
 
-def versions_of(wish: Wish | None) -> list[int]:
-    """All that have to be released for it."""
-    if wish is None:
-        return []
-    trial = [wish.trial.version] if wish.trial else []
-    return [each for each in (wish.version, *trial, *wish.prefetch) if each]
-
-
 def poll_s_of(report: Report) -> int:
     """How often the device asks, as it reported; 0: it has not. One for which nothing was chosen reports the default,
     and goes by ``POLL_S``, which is the same."""
     number = report.settings.get(POLL_SETTING, "").partition(" ")[0]
     return int(number) if number.isascii() and number.isdecimal() and len(number) <= POLL_DIGITS else 0
-
-
-def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
-    return next((each.installed for each in report_of(row).models if each.name == model), ())
 
 
 def _scoped(rows: View, of: str) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:

@@ -22,6 +22,7 @@ from appliance.controller.bodies import Refused, read_body
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
 from appliance.controller.releases import NoRelease, Releases, withdrawn
+from appliance.controller.rollouts import Rollouts
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -37,6 +38,8 @@ from appliance.controller.schemas import (
     Release,
     Released,
     Replaced,
+    ResumeRequest,
+    RolloutRequest,
     SettingRequest,
     TokenInfo,
     TokenMade,
@@ -47,6 +50,7 @@ from appliance.controller.schemas import (
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
 from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name
+from appliance.fleet.rollout import Rollout
 
 API: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1 << 20
@@ -108,12 +112,14 @@ class PeopleApi:
     def __init__(
         self,
         people: People,
+        rollouts: Rollouts,
         releases: Releases,
         store: FleetStore,
         blobs: BlobStore,
         wall_ms: Callable[[], int],
     ) -> None:
         self._people = people
+        self._rollouts = rollouts
         self._releases = releases
         self._store = store
         self._blobs = blobs
@@ -121,7 +127,7 @@ class PeopleApi:
 
     def operations(self) -> tuple[Operation, ...]:
         """All of it but the upload of a package."""
-        return (*self._views(), *self._changes(), *self._tokens())
+        return (*self._views(), *self._changes(), *self._rollout_changes(), *self._tokens())
 
     def _views(self) -> tuple[Operation, ...]:
         people = self._people
@@ -136,6 +142,7 @@ class PeopleApi:
                 lambda asked: people.groups(asked.group(), asked.now_ms), query=("group",),
             ),
             _get("/releases", "versions that were uploaded", list[Release], lambda asked: people.all_releases()),
+            _get("/rollouts", "rollouts in waves, the newest last", list[Rollout], lambda asked: self._rollouts.all()),
             _get("/drift", "what operators decided at boxes", list[DriftEntry], lambda asked: people.drift()),
             _get("/tokens", "tokens, without themselves", list[TokenInfo], lambda asked: people.tokens(), "admin"),
             _get(
@@ -196,6 +203,31 @@ class PeopleApi:
             _post(
                 "/devices/{name}/revoke", "shut a device out", Changed, None,
                 lambda asked: people.revoke(asked.path["name"], asked.who, asked.now_ms), "admin",
+            ),
+        )  # fmt: skip
+
+    def _rollout_changes(self) -> tuple[Operation, ...]:
+        rollouts = self._rollouts
+        return (
+            _post(
+                "/rollouts", "have a version go out in waves of groups", Rollout, RolloutRequest,
+                lambda asked: rollouts.start(asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/rollouts/{model}/halt", "have nothing further wished", Rollout, None,
+                lambda asked: rollouts.halt(asked.path["model"], asked.who, asked.now_ms),
+            ),
+            _post(
+                "/rollouts/{model}/resume", "have it go on", Rollout, ResumeRequest,
+                lambda asked: rollouts.resume(asked.path["model"], asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/rollouts/{model}/back", "wish for what was before it, as an order", Rollout, None,
+                lambda asked: rollouts.back(asked.path["model"], asked.who, asked.now_ms),
+            ),
+            _post(
+                "/rollouts/{model}/stop", "end it; what it wished stays", Rollout, None,
+                lambda asked: rollouts.stop(asked.path["model"], asked.who, asked.now_ms),
             ),
         )  # fmt: skip
 

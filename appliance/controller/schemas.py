@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from appliance.fleet.documents import Count, Number, Setting
+from appliance.fleet.rollout import STAY_S
 
 Name = Annotated[
     str, Meta(pattern=r"^[a-z0-9_-][a-z0-9._-]{0,63}$(?!\n)", description="a-z 0-9 . _ -, at most 64")
@@ -46,6 +47,29 @@ class WantRequest(Struct, frozen=True, forbid_unknown_fields=True):
     group: NameOrNone = ""
     device: NameOrNone = ""
     wish: Wish | None = None
+
+
+class RolloutRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A version that goes out in waves of groups. ``stay_s`` is for how long devices are to say that they serve it,
+    ``share`` how many of a wave in percent, ``allow`` how many devices may refuse it; ``back``: what was wished before
+    is wished again if more do; ``interface_change``: it goes live although clients cannot talk to it as before."""
+
+    model: Name
+    version: Number
+    waves: tuple[tuple[Name, ...], ...]
+    stay_s: Count = STAY_S
+    share: Count = 100
+    allow: Count = 0
+    back: bool = False
+    interface_change: bool = False
+
+
+class ResumeRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rollout goes by from now on, where that is said."""
+
+    stay_s: Count | None = None
+    share: Count | None = None
+    allow: Count | None = None
 
 
 class SettingRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,6 +26,8 @@ from appliance.controller.people import People
 from appliance.controller.people_api import PeopleApi
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
+from appliance.controller.rollout_steps import RolloutSteps
+from appliance.controller.rollouts import Rollouts
 from appliance.controller.traffic import Traffic
 from appliance.domain.address import parse_address
 from appliance.domain.errors import OperatorError
@@ -47,6 +49,9 @@ devices has it for long."""
 TIDY_S: Final = 3600.0
 RECLAIM_S: Final = 600.0
 """Between looks for blobs that nothing names; what two in a row find goes."""
+ROLL_OUT_S: Final = 5.0
+ROLL_OUT_PARTS: Final = 20
+"""Between looks at rollouts that run; and one look in so many parts of the time, where it takes long."""
 Tell = Callable[..., None]
 """Writes a line of the log: what happened, and its fields."""
 
@@ -76,7 +81,8 @@ def application(home: Home, clock: Callable[[], int] = wall_ms) -> web.Applicati
     contact = Contact(home.store, home.authority, publisher)
     app = web.Application(client_max_size=0)
     traffic = Traffic()
-    people_api = PeopleApi(people, releases, home.store, home.blobs, clock)
+    rollouts = Rollouts(home.store, publisher, releases)
+    people_api = PeopleApi(people, rollouts, releases, home.store, home.blobs, clock)
     app.add_routes(DeviceApi(contact, home.blobs, clock, traffic).routes())
     app.add_routes(people_api.routes())
     app.add_routes(Monitoring(home, publisher, people_api, traffic, clock).routes())
@@ -96,8 +102,8 @@ def server_tls(home: Home) -> ssl.SSLContext:
 
 
 async def serve(home: Home, ready: Callable[[str], None], tell: Tell) -> None:
-    """Serve until SIGTERM or SIGINT; ``ready`` is told where, and ``tell`` what becomes of leftovers. Raises
-    OperatorError where it cannot listen."""
+    """Serve until SIGTERM or SIGINT; ``ready`` is told where, and ``tell`` what becomes of leftovers and
+    rollouts. Raises OperatorError where it cannot listen."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,7 +120,8 @@ async def serve(home: Home, ready: Callable[[str], None], tell: Tell) -> None:
             await web.SockSite(runner, door, ssl_context=server_tls(home), backlog=BACKLOG).start()
         host, port = runner.addresses[0][:2]
         ready(f"{host}:{port}")
-        chores = [asyncio.create_task(_tidy(home)), asyncio.create_task(_reclaim(home, tell))]
+        jobs = (_tidy(home), _reclaim(home, tell), _roll_out(home, tell))
+        chores = [asyncio.create_task(each) for each in jobs]
         await stop.wait()
         for each in chores:
             each.cancel()
@@ -160,3 +167,22 @@ async def _reclaim(home: Home, tell: Tell) -> None:
             tell("blobs cannot be reclaimed", error=found.error)
         trouble = found.error
         await asyncio.sleep(RECLAIM_S)
+
+
+async def _roll_out(home: Home, tell: Tell) -> None:
+    """Bring on rollouts that run, and tell what becomes of them. What stands in the way is told once."""
+    releases = Releases(home.store, home.blobs, home.package_keys)
+    steps, trouble = RolloutSteps(home.store, Publisher(home.keys), releases), ""
+    while True:
+        began_s = time.monotonic()
+        found = await asyncio.to_thread(steps.step, wall_ms())
+        took_s = time.monotonic() - began_s
+        for each in found.told:
+            tell(
+                f"rollout {each.state}", number=each.number, model=each.model, version=each.version,
+                wave=len(each.begun), reason=each.reason, failed=[device.device for device in each.failed],
+            )  # fmt: skip
+        if found.error and found.error != trouble:
+            tell("a rollout cannot go on now", error=found.error)
+        trouble = found.error
+        await asyncio.sleep(max(ROLL_OUT_S, took_s * ROLL_OUT_PARTS))

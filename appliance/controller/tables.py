@@ -39,7 +39,7 @@ devices = Table(
     "devices",
     METADATA,
     Column("name", String(64), primary_key=True),
-    Column("in_group", String(64), nullable=False, default=""),
+    Column("in_group", String(64), nullable=False, default="", index=True),
     Column("state", String(16), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("seen_ms", BigInteger, nullable=False, default=0),
@@ -126,6 +126,32 @@ wishes = Table(
     PrimaryKeyConstraint("scope", "model"),
 )
 """``scope`` is ``group/NAME`` or ``device/NAME``; ``wish`` is a ``schemas.Wish`` as JSON."""
+
+rollouts = Table(
+    "rollouts",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("model", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("rollout", Text, nullable=False),
+    Column("before", Text, nullable=False),
+)
+"""``rollout`` is a ``fleet.rollout.Rollout`` as JSON, and ``model`` and ``state`` are its; ``before`` is what was
+wished in its groups, by name: each a ``schemas.Wish`` or null."""
+
+rollout_devices = Table(
+    "rollout_devices",
+    METADATA,
+    Column("rollout", Integer, nullable=False),
+    Column("device", String(64), nullable=False),
+    Column("seen_ms", BigInteger, nullable=False),
+    Column("told", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("rollout", "device"),
+)
+"""Devices of a rollout that is not over, as they were when they were looked at first after the wish, and ``since_ms``
+when they say that they serve the version (0: they do not)."""
 
 settings = Table(
     "settings",

@@ -17,13 +17,15 @@ from appliance.controller import tables
 from appliance.controller.blobs import BlobStore
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.leftovers import named_by
-from appliance.controller.people import versions_of
 from appliance.controller.releases import release
+from appliance.controller.rollout_rows import rollouts_in
 from appliance.controller.schemas import Wish, Withdrawn
 from appliance.controller.standings import report_of
+from appliance.controller.wishing import versions_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import ModelReport
 from appliance.fleet.places import REVOKED
+from appliance.fleet.rollout import OPEN
 
 TOLD: Final = 8
 """Of those who need it, so many are named."""
@@ -77,7 +79,18 @@ def _uses(rows: View, found: Row[Any], known: Mapping[str, Stand]) -> Iterator[s
         for row in rows.all(tables.wishes, model=found.model)
     }
     ways = rows.all(tables.transfers, model=found.model, base=found.manifest)
-    return uses(found, wishes, _stands(rows, found.model, known), {int(way.version) for way in ways})
+    yield from _rollouts(rows, found)
+    yield from uses(found, wishes, _stands(rows, found.model, known), {int(way.version) for way in ways})
+
+
+def _rollouts(rows: View, found: Row[Any]) -> Iterator[str]:
+    """Rollouts that may wish for it yet, in words."""
+    for kept in rollouts_in(rows, model=found.model):
+        number, before = kept.rollout.number, kept.before.values()
+        if kept.rollout.state in OPEN and found.version == kept.rollout.version:
+            yield f"rollout {number} is to bring it"
+        elif kept.rollout.state in OPEN and any(found.version in versions_of(wish) for wish in before):
+            yield f"rollout {number} may go back to it"
 
 
 def _stands(rows: View, model: str, known: Mapping[str, Stand]) -> list[Stand]:

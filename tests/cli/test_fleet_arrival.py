@@ -8,17 +8,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from appliance.cli.fleet.arrival import (
-    IN_CONFLICT,
-    LEFT_ALONE,
-    NOTHING_LEFT,
-    SILENT,
-    UNCONFIRMED,
-    Mark,
-    Place,
-    Wished,
-    arrival_of,
-)
 from appliance.cli.fleet.arrival_view import (
     LISTED_MAX,
     TOLD_CHARACTERS,
@@ -29,6 +18,17 @@ from appliance.cli.fleet.arrival_view import (
     outstanding_lines,
 )
 from appliance.cli.fleet.waiting import LOOK_S, LOOK_S_MOST, pause_s
+from appliance.fleet.arrival import (
+    IN_CONFLICT,
+    LEFT_ALONE,
+    NOTHING_LEFT,
+    SILENT,
+    UNCONFIRMED,
+    Mark,
+    Place,
+    Wished,
+    arrival_of,
+)
 
 WISHED = Wished(model="m", version=2, group="site")
 MARKS = {"box": Mark(seen_ms=1000, told=3, generation=4)}

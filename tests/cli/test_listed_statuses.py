@@ -83,6 +83,8 @@ FLEET_WORDS: dict[str, str] = {
     "fleet releases": "",
     "fleet release": "broken",
     "fleet want": "m=1 --group g",
+    "fleet rollout": "m=1 --wave g",
+    "fleet rollouts": "",
     "fleet setting": "a=1 --group g",
     "fleet logs": "",
     "fleet drift": "",

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from appliance.cli.failure import printable
-from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
 from appliance.cli.fleet.view import ago, left_s, span
 from appliance.cli.terminal import print_text
+from appliance.fleet.arrival import Arrival, Place, Standing, Wished
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -97,7 +97,7 @@ def _is_number(text: str) -> bool:
 def _want(arguments: argparse.Namespace) -> int:
     """Wish for a version, or take the wish back."""
     from appliance.cli.fleet import waiting
-    from appliance.cli.fleet.arrival import Wished
+    from appliance.fleet.arrival import Wished
 
     model, mark, number = arguments.model.partition("=")
     if not arguments.withdraw and not (mark and _is_number(number)):

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, printable
-from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.cli.fleet.view import Row, add_showing, ago, now_ms, settings_text, span, wishes_text
 from appliance.cli.help_text import folded
@@ -22,6 +21,7 @@ from appliance.cli.numbers import natural
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.domain.quantity import counted
+from appliance.fleet.arrival import IN_CONFLICT
 from appliance.fleet.places import (
     FAILURES,
     HELD,

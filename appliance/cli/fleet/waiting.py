@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Final
 
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.fleet.arrival import Arrival, Stay, Wished, arrival_of
 from appliance.cli.fleet.arrival_view import (
     Show,
     apart_text,
@@ -29,6 +28,7 @@ from appliance.cli.fleet.arrival_view import (
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
 from appliance.cli.model.wait import MOST_S, add_bound, bound_s, check_bound
 from appliance.cli.numbers import seconds
+from appliance.fleet.arrival import Arrival, Stay, Wished, arrival_of
 from appliance.fleet.messages import MessageInvalid
 from appliance.fleet.told import Device, Wish, devices_in, groups_in
 

@@ -315,5 +315,5 @@ def test_each_metric_is_documented_and_no_other(desk: Desk, new_box: NewBox) -> 
     documented = set(re.findall(r"^\| `(appliance_\w+)` \|", section, re.MULTILINE))
     new_box("a", group="site").polled()
     served = {each for each in scraped(desk) if each.startswith("appliance_")}
-    served |= {"appliance_fleet_version_failed_devices"}
+    served |= {"appliance_fleet_version_failed_devices", "appliance_fleet_rollouts"}
     assert documented == served - {"appliance_build_info"}

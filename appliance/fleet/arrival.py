@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from appliance.domain.quantity import bytes_text
@@ -126,19 +127,20 @@ class Stay:
     """Whether a version goes on serving where it came: a box may go back by itself while it watches one. By what
     devices say: one that is silent has not said that it still serves. Owner: who looks."""
 
-    def __init__(self, stay_s: float) -> None:
+    def __init__(self, stay_s: float, since_ms: Mapping[str, int] = MappingProxyType({})) -> None:
         self.stay_s = stay_s
-        self._since_ms: dict[str, int] = {}
+        self.since_ms = since_ms
+        """When each device that serves was heard to begin."""
 
     def look(self, arrival: Arrival) -> None:
         """Take note of how devices stand; what serves no more, or is not looked at, begins anew."""
         serving = [each for each in arrival.standings if each.place is Place.SERVES]
-        self._since_ms = {each.device: self._since_ms.get(each.device, each.seen_ms) for each in serving}
+        self.since_ms = {each.device: self.since_ms.get(each.device, each.seen_ms) for each in serving}
 
     def outstanding(self, arrival: Arrival) -> list[tuple[str, float]]:
         """Devices that serve and were not heard so long after they began to, with how long after they were."""
         heard = (
-            (each.device, (each.seen_ms - self._since_ms[each.device]) / 1000)
+            (each.device, (each.seen_ms - self.since_ms[each.device]) / 1000)
             for each in arrival.standings
             if each.place is Place.SERVES
         )
@@ -157,6 +159,15 @@ def arrival_of(wished: Wished, devices: Iterable[Device], marks: Mapping[str, Ma
         standings=sorted(found, key=lambda each: (order.index(each.place), each.device)),
         apart=apart,
         marks=kept,
+    )
+
+
+def together(arrivals: Sequence[Arrival]) -> Arrival:
+    """Where the devices of several groups are."""
+    return Arrival(
+        standings=[each for arrival in arrivals for each in arrival.standings],
+        apart=[each for arrival in arrivals for each in arrival.apart],
+        marks={name: mark for arrival in arrivals for name, mark in arrival.marks.items()},
     )
 
 

@@ -1,0 +1,79 @@
+"""Rollouts that run, brought on while the controller serves: where their devices are is looked at, what that means is
+decided by ``fleet.rollout``, and what changes is one transaction. Nothing is kept in memory, so that a controller which
+was killed goes on; where none runs, a step is one look at a small table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
+from appliance.controller.publishing import Publisher
+from appliance.controller.releases import Releases
+from appliance.controller.rollout_rows import (
+    Kept,
+    change,
+    looks_at,
+    remember,
+    rollouts_in,
+    scopes_of,
+    still,
+    wish_of,
+    wished_otherwise,
+)
+from appliance.controller.wishing import make_ready
+from appliance.fleet.rollout import Rollout, State, step
+
+WHO = "controller"
+"""In the audit log: nobody asked for it."""
+
+
+class Stepped(NamedTuple):
+    """Rollouts of which something is to be told: a wave began, or they run no more."""
+
+    told: Sequence[Rollout]
+    error: str = ""
+
+
+class RolloutSteps:
+    """See the module. Owner: one task; blocks: off the event loop."""
+
+    def __init__(self, store: FleetStore, publisher: Publisher, releases: Releases) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._releases = releases
+
+    def step(self, now_ms: int) -> Stepped:
+        """Bring all on that run. Raises nothing: ``error`` says what stood in the way of one, which is tried again."""
+        told, error = list[Rollout](), ""
+        try:
+            with self._store.look() as rows:
+                running = rollouts_in(rows, state=State.RUNNING)
+        except DatabaseTrouble as trouble:
+            return Stepped(told, str(trouble))
+        for kept in running:
+            try:
+                if (moved := self._step(kept, now_ms)) is not None:
+                    told.append(moved)
+            except Exception as trouble:  # noqa: BLE001  a defect holds up its own rollout alone
+                error = f"{kept.rollout.what}: {str(trouble) or type(trouble).__name__}"
+        return Stepped(told, error)
+
+    def _step(self, kept: Kept, now_ms: int) -> Rollout | None:
+        before = kept.rollout
+        with self._store.look() as rows:
+            looks = looks_at(rows, self._publisher, before)
+            other = wished_otherwise(rows, kept)
+        remember(self._store, kept, looks)
+        after, wish = step(before, looks, other, now_ms)
+        if after == before:
+            return None
+        if wish:
+            key, scopes = {"in_group": wish}, scopes_of(wish)
+            make_ready(self._store, self._releases, after.model, wish_of(after), key, scopes)
+        with self._store.transaction() as rows:
+            if not still(rows, kept) or wished_otherwise(rows, kept) != other:
+                return None  # it is looked at again
+            change(rows, kept, after, wish, WHO, now_ms)
+        moved = after.state is not before.state or len(after.begun) > len(before.begun)
+        return after if moved else None

@@ -1,0 +1,139 @@
+"""What a person at a terminal sees of rollouts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.fleet.rollout import SHOWN
+from tests.controller.api.desk import Box, Desk
+from tests.controller.api.test_fleet_commands import Fleet, fleet
+from tests.controller.api.test_people_api import packages
+from tests.controller.api.test_rollouts import Site
+
+__all__ = ["fleet", "packages"]
+
+NewBox = Callable[..., Box]
+WAVES = ("--wave", "pilot", "--wave", "north,south")
+NOTHING = re.compile(r"^ +2: waits +- +- +- +- +- +north, south$", re.MULTILINE)
+
+
+@pytest.fixture
+def site(desk: Desk, new_box: NewBox, packages: dict[int, Path]) -> Site:
+    return Site(desk, new_box, packages)
+
+
+def test_a_rollout_is_begun_and_shown_with_its_waves(site: Site, fleet: Fleet) -> None:
+    status, out, _ = fleet(
+        "rollout", "m=2", *WAVES, "--stay", "60", "--share", "90", "--allow", "1", "--back"
+    )
+    assert (status, out) == (
+        Exit.OK,
+        "rollout 1 of m/2 runs in wave 1 of 2: 90 % are to serve it for 60 s, 1 may refuse it\n",
+    )
+    found = site.newest()
+    assert [wave["groups"] for wave in found["waves"]] == [["pilot"], ["north", "south"]]
+    assert (found["stay_s"], found["share"], found["allow"], found["back"]) == (60, 90, 1, True)
+    site.steps()
+    out = fleet("rollouts")[1]
+    assert re.search(r"^1 m/2 +running +1: for .*? +0 of 1 +0 +1 +0 +0 +pilot$", out, re.MULTILINE), out
+    assert NOTHING.search(out)
+    site.follow("pilot")
+    out = fleet("rollouts")[1]
+    assert re.search(r"^1 m/2 +running +1: done +1 of 1 +0 +0 +0 +0 +pilot$", out, re.MULTILINE), out
+    assert re.search(r"^ +2: for .*? +0 of 2 +0 +2 +0 +0 +north, south$", out, re.MULTILINE), out
+    site.follow("north", "south")
+    site.follow("north", "south")
+    out = fleet("rollouts")[1]
+    titles = out.splitlines()[0].split()
+    assert titles == ["rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups"]
+    assert re.search(r"^ +2: done +2 of 2 +0 +0 +0 +0 +north, south$", out, re.MULTILINE), out
+    assert json.loads(fleet("rollouts", "--json")[1]) == site.person.get("/rollouts")
+
+
+def test_one_that_halted_says_why_who_and_what_can_be_done(site: Site, fleet: Fleet) -> None:
+    fleet("rollout", "m=2", *WAVES, "--stay", "60")
+    site.follow("pilot", refuses=True)
+    out = fleet("rollouts")[1]
+    assert re.search(r"^1 m/2 +halted +1: not done +0 of 0 +0 +0 +0 +1 +pilot$", out, re.MULTILINE), out
+    assert NOTHING.search(out)
+    assert re.search(
+        r"rollout 1 of m/2 halted in wave 1 of 2 .* ago: 1 device refused it or went back, and 0 may; 'appliance fleet "
+        r"rollout m' with --resume, --back or --stop says how it goes on\nbox-pilot: failed: golden case 'a'\n",
+        out,
+    )
+    status, _, error = fleet("rollout", "m", "--resume")
+    assert status == Exit.REFUSED
+    assert (
+        "rollout 1 of m/2 would halt at once: 1 device refused it or went back, and 0 may; allow 1" in error
+    )
+    assert "none may" not in fleet("rollout", "m", "--resume", "--allow", "1")[1]
+    assert "halted in wave 1 of 2" in fleet("rollout", "m", "--halt")[1]
+    status, out, _ = fleet("rollout", "m", "--back")
+    assert (status, "rollout 1 of m/2 was taken back in wave 1 of 2" in out) == (Exit.OK, True)
+    assert site.versions() == [1, 1, 1]
+    assert json.loads(fleet("rollout", "m=2", "--wave", "pilot", "--json")[1])["number"] == 2
+    assert "was stopped in wave 1 of 1" in fleet("rollout", "m", "--stop")[1]
+
+
+def test_of_a_wave_with_many_groups_some_are_named(site: Site, fleet: Fleet, new_box: NewBox) -> None:
+    names = [f"g{number}" for number in range(10)]
+    for name in names:
+        new_box(f"of-{name}", group=name)
+    fleet("rollout", "m=2", "--wave", "pilot", "--wave", ",".join(names))
+    out = fleet("rollouts")[1]
+    assert "g6, g7 and 2 more" in " ".join(out.split())
+    assert "g8" not in out
+
+
+def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fleet) -> None:
+    for _ in range(SHOWN + 2):
+        site.start()
+        site.act("stop")
+    out = fleet("rollouts")[1]
+    assert "and 2 before that are over; --json has them" in out
+    assert [int(each) for each in re.findall(r"^(\d+) m/2", out, re.MULTILINE)] == list(range(3, SHOWN + 3))
+    assert len(json.loads(fleet("rollouts", "--json")[1])) == SHOWN + 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("m",), "say MODEL=VERSION and --wave to begin a rollout, or MODEL and one of"),
+        (("m", "--halt", "--stop"), "say MODEL=VERSION and --wave"),
+        (("m", "--halt", "--wave", "pilot"), "say MODEL=VERSION and --wave"),
+        (
+            ("m", "--halt", "--share", "5"),
+            "--stay, --share and --allow are for a rollout that begins or goes on",
+        ),
+        (("m=2", "--resume"), "--halt, --resume and --stop are for a rollout that is there"),
+        (("m=0", "--wave", "pilot"), "'m=0' is no MODEL=VERSION"),
+        (("m=two", "--wave", "pilot"), "'m=two' is no MODEL=VERSION"),
+        ((f"m={'9' * 5000}", "--wave", "pilot"), "is no MODEL=VERSION"),
+        (("M=2", "--wave", "pilot"), "'M' is no model: "),
+        (("../m", "--halt"), "'../m' is no model: "),
+        (("m=2", "--wave", "pilot,PILOT", "--wave", ""), "no groups are called so: 'PILOT', ''; "),
+    ],
+)
+def test_words_that_make_no_rollout_are_refused_before_anybody_is_asked(
+    site: Site, fleet: Fleet, words: tuple[str, ...], told: str
+) -> None:
+    status, _, error = fleet("rollout", *words)
+    assert (status, told in error, error.count("\n")) == (Exit.USAGE, True, 1), error
+    assert site.person.get("/rollouts") == []
+
+
+def test_what_the_controller_refuses_is_one_line(site: Site, fleet: Fleet) -> None:
+    status, _, error = fleet("rollout", "m=9", "--wave", "pilot,nobody", "--wave", "pilot")
+    assert status == Exit.REFUSED
+    assert error == (
+        "appliance fleet rollout: the rollout cannot begin: groups that come twice: pilot; m/9 was not released; "
+        "there are versions 1, 2, 3; no device is in: nobody\n"
+    )
+    assert "it has no wave" in fleet("rollout", "m=2")[2]
+    assert "there is no rollout of 'other'" in fleet("rollout", "other", "--halt")[2]
