@@ -138,14 +138,16 @@ class Turn:
                 self._cache.news(event, now_ns)
         return finished, ended
 
-    def _runs_form(self, worker: int) -> bool:
-        return any(served.packed for served in self._rollouts.groups.members(worker))
+    def _others_could(self, worker: int) -> bool:
+        """Whether something else could run what a worker had: the version before, or the version without its form."""
+        members = self._rollouts.groups.members(worker)
+        return any(served.packed or served.trial.fallback is not None for served in members)
 
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         batches = self._dispatch.batches
         ran = batches.ran(event.batches)
         at_work = self._rollouts.load_to_blame(event, running=bool(ran)) is None
-        last = at_work and not ran and blames(event.cause) and not self._runs_form(event.worker)
+        last = at_work and not ran and blames(event.cause) and not self._others_could(event.worker)
         leased = self._leases.worker_exited(event.worker, last=last)
         away = self._cache.exiting(event)
         served = ran[0].served if ran else self._rollouts.served(leased.model)

@@ -115,13 +115,14 @@ def test_a_load_that_nobody_waits_for_any_more_ends_at_once_and_makes_place(
     assert now["swaps"]["endings"] == {"live": 3, "abandoned": 1}
 
 
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("mode", ["crash", "fail"])
 def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
-    serve: Serve, tmp_path: Path, mode: str
+    serve: Serve, tmp_path: Path, mode: str, threads: int
 ) -> None:
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, {**FAKE_SECTIONS, "swap": WATCHED})
-    with Stream(daemon.grpc, "m") as stream:
+    with Stream(daemon.grpc, "m", threads=threads) as stream:
         stream.wait_for(20)
         write_fake(tmp_path, "m", mode=mode, crash_after=100)
         daemon.signal(signal.SIGHUP)
@@ -135,9 +136,10 @@ def test_what_goes_wrong_after_a_while_is_rolled_back_and_nobody_notices(
 
 
 @pytest.mark.every_front_end
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("canary", [0.0, 50.0])
 def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
-    serve: Serve, tmp_path: Path, canary: float
+    serve: Serve, tmp_path: Path, canary: float, threads: int
 ) -> None:
     write_fake(tmp_path, "m")
     swap = {**WATCHED, "canary_percent": canary, "trial_requests": 100_000}
@@ -147,7 +149,7 @@ def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
         write_fake(tmp_path, "m", mode="hang", magic=7)
         daemon.signal(signal.SIGHUP)
         daemon.until("its trial", lambda now: on_trial(entry(now)))
-        with Stream(daemon.grpc, "m", first=7) as hanging:
+        with Stream(daemon.grpc, "m", threads=threads, first=7) as hanging:
             now = daemon.until("the way back", lambda now: "hung" in entry(now)["reason"])
             hanging.wait_for(20)
         stream.wait_for(20)

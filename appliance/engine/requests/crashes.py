@@ -62,7 +62,8 @@ class Crashes:
         if not ran:
             served = self._versions.served(leased.model)
             if served is not None and blames(event.cause):
-                self._died(served, leased.clients)
+                # With a version before it, its requests come back to be tried alone, and that one's answer is asked.
+                (self._suspect if served.trial.fallback is not None else self._died)(served, leased.clients)
             return False
         served = ran[0].served
         alone = len(ran) == 1 and (ran[0].attempts > 1 or (blames(event.cause) and not leased.had))
