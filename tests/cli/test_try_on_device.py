@@ -22,6 +22,7 @@ from tests.devices.simulated_nvml import Board, SimulatedNvml
 
 UNPROVEN = "; --device cpu proves it on the processor, --no-proof packs it without being run"
 ELSEWHERE = "on the processor, as --device says; a box tries it where config.pbtxt does (cuda)"
+AS_AUTO = "on the processor; a box with a GPU that it can use tries it there (KIND_AUTO)"
 CASES = len(read_golden(str(HOME / "2" / "golden" / "set.json")).cases)
 BENCH = ("--rows", "1", "--budget-ms", "5")
 
@@ -98,6 +99,18 @@ def test_a_package_of_a_model_for_a_gpu_is_proven_on_the_processor_and_says_so(
     place(digits, "KIND_CPU")
     assert run(*words) == 0
     assert ELSEWHERE not in capsys.readouterr().out
+
+
+def test_a_package_that_any_box_decides_for_says_where_it_was_proven_and_what_a_gpu_does(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(digits, "KIND_AUTO")
+    words = ("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model", "--force")
+    for device in ((), ("--device", "cpu")):
+        assert run(*words, *device) == 0
+        said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+        assert said["proof"].endswith(f"bit for bit, {AS_AUTO}")
+        assert said["golden"].endswith(f"{CASES} cases of it held here, {AS_AUTO}")
 
 
 def test_what_proves_nothing_proves_it_nowhere(
