@@ -159,6 +159,19 @@ def test_what_is_asked_of_a_gpu_keeps_no_tool_from_a_machine_without_one(
     assert run(*pack, "--force", "--device", "cpu") == 0
 
 
+def test_optimise_says_that_a_model_for_a_gpu_does_not_run_here_and_what_tries_its_variants(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("optimise", digits) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "appliance model optimise: the original does not run: digits/2: asks for device 'cuda', but"
+    )
+    assert said.endswith(
+        "on a GPU where there is one); 'appliance model bench --variants' tries it on the processor\n"
+    )
+
+
 def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("bench", "golden", "pack"):
         with pytest.raises(SystemExit) as ended:
