@@ -218,7 +218,11 @@ def test_the_device_of_the_command_goes_before_that_of_the_configuration(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     config = digits / "config.pbtxt"
     config.write_text(f"{config.read_text()}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
-    assert bench(digits, "--variants", "fp32", "--json") == 0
+    elsewhere = "A box runs it on cuda, as config.pbtxt says, where figures and verdicts may be others"
+    assert bench(digits, "--variants", "fp32") == 0
+    assert f"{elsewhere}: --device cuda tries it there." in " ".join(capsys.readouterr().out.split())
+    assert bench(digits, "--variants", "fp32", "--device", "cuda") == 1
+    assert elsewhere not in " ".join(capsys.readouterr().out.split())
     shutil.rmtree(digits / "2" / "golden")
     assert bench(digits, "--variants", "fp32", "--json") == 0
     assert "golden" in capsys.readouterr().out
