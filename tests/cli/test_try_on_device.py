@@ -48,6 +48,10 @@ def run(*words: object) -> int:
     return main(["model", *map(str, words)])
 
 
+def spoken(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_a_model_for_a_gpu_is_measured_on_the_processor(
     digits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,11 +71,22 @@ def test_a_golden_set_of_a_model_for_a_gpu_is_made_on_the_processor(
     assert run(*words) == 1
     assert "asks for device 'cuda'" in capsys.readouterr().err
     assert run(*words, "--device", "cpu") == 0
+    elsewhere = (
+        "on the processor, as --device says; a box runs it on cuda, as config.pbtxt does, where answers"
+    )
+    assert f"{elsewhere} are others in the last bits, which the tolerances have to allow" in spoken(capsys)
     assert len(read_golden(str(out / "set.json")).cases) == 2
     promise = ("--promise", "measured", "--force")
     assert run("golden", digits, "--out", out, *promise) == 1
     assert run("golden", digits, "--out", out, *promise, "--device", "cpu") == 0
-    assert "2 cases kept" in capsys.readouterr().out
+    said = spoken(capsys)
+    assert "2 cases kept" in said
+    assert f"{elsewhere} and times are others" in said
+    assert run("golden", digits, "--out", out, "--force", "--absolute", "0.1", "--device", "cpu") == 0
+    assert elsewhere not in spoken(capsys), "nothing was run"
+    place(digits, "KIND_CPU")
+    assert run(*words, "--force", "--device", "cpu") == 0
+    assert elsewhere not in spoken(capsys)
 
 
 def test_a_package_of_a_model_for_a_gpu_says_all_of_why_it_is_not_proven(
