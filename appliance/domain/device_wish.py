@@ -76,9 +76,10 @@ def wish_problem(key: str, said: str) -> str:
     uuids = _named(said) if key == UUIDS_PARAMETER else ()
     wrong = next((each for each in uuids if not _UUID.fullmatch(each)), None)
     if wrong is not None:
+        hint = f" (numbers are for gpus: [ {wrong[:2]} ] in instance_group)" if wrong.isdecimal() else ""
         return (
             f"{key} must be UUIDs of GPUs (GPU-...) or of instances (MIG-...) as nvidia-smi -L prints them, or "
-            f"their beginnings, up to {UUIDS_MAX}, with commas between them, not '{wrong[:40]}'"
+            f"their beginnings, up to {UUIDS_MAX}, with commas between them{hint}, not '{wrong[:40]}'"
         )
     return ""
 

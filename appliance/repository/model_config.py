@@ -43,7 +43,7 @@ GRAPH_LEVELS: Final = (-1, 0, 1, 2)
 """Basic optimisations, all, all but those of layout, none."""
 ACCELERATORS: Final = (
     "is not offered: remove it; the model then runs on the processor, or on the GPU where instance_group has "
-    "kind: KIND_GPU"
+    'kind: KIND_GPU, there by TensorRT with backend: "tensorrt" (docs/TENSORRT.md)'
 )
 _REFUSED: Final = MappingProxyType(
     {

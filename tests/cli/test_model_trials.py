@@ -308,8 +308,11 @@ def test_optimise_says_who_decides_where_all_variants_left_their_tolerances(
         return Comparison(cases=1, candidates=(Candidate(method="original"), *others))
 
     monkeypatch.setattr(optimise, "compare", told)
+    capsys.readouterr()
     assert main(["model", "optimise", str(home)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    said = " ".join(shown.split())
     assert "no variant keeps every output within its tolerance." in said
     assert "--tolerance tries another, and 'appliance model golden SOURCE --force' with it writes it" in said
 

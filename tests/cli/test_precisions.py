@@ -87,6 +87,18 @@ def test_what_leaves_the_golden_sets_tolerances_is_refused(
     assert sorted(each.name for each in keep.iterdir()) == ["fp16"]
 
 
+def test_why_the_processor_takes_no_fp8_is_told_without_a_list_of_kernels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = wide_model()
+    model.opset_import[0].version = 21  # whose QLinearMatMul knows the type, so that kernels are looked for
+    assert bench(write(tmp_path / "wide.onnx", model), "--variants", "fp8", "--json") == 1
+    (told,) = variants(capsys.readouterr().out).values()
+    assert told["problem"].startswith("ONNX Runtime's kernels for the processor do not take FP8: wide/1: ")
+    assert "Failed to find kernel for QLinear" in told["problem"]
+    assert told["problem"].endswith("kernel is not supported in CPUExecutionProvider.")
+
+
 def test_what_holds_is_kept_as_a_version_that_packs_and_serves(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,7 +218,11 @@ def test_the_device_of_the_command_goes_before_that_of_the_configuration(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     config = digits / "config.pbtxt"
     config.write_text(f"{config.read_text()}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
-    assert bench(digits, "--variants", "fp32", "--json") == 0
+    elsewhere = "A box runs it on cuda, as config.pbtxt says, where figures and verdicts may be others"
+    assert bench(digits, "--variants", "fp32") == 0
+    assert f"{elsewhere}: --device cuda tries it there." in " ".join(capsys.readouterr().out.split())
+    assert bench(digits, "--variants", "fp32", "--device", "cuda") == 1
+    assert elsewhere not in " ".join(capsys.readouterr().out.split())
     shutil.rmtree(digits / "2" / "golden")
     assert bench(digits, "--variants", "fp32", "--json") == 0
     assert "golden" in capsys.readouterr().out

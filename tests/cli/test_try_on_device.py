@@ -22,6 +22,7 @@ from tests.devices.simulated_nvml import Board, SimulatedNvml
 
 UNPROVEN = "; --device cpu proves it on the processor, --no-proof packs it without being run"
 ELSEWHERE = "on the processor, as --device says; a box tries it where config.pbtxt does (cuda)"
+AS_AUTO = "on the processor; a box with a GPU that it can use tries it there (KIND_AUTO)"
 CASES = len(read_golden(str(HOME / "2" / "golden" / "set.json")).cases)
 BENCH = ("--rows", "1", "--budget-ms", "5")
 
@@ -47,6 +48,10 @@ def run(*words: object) -> int:
     return main(["model", *map(str, words)])
 
 
+def spoken(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_a_model_for_a_gpu_is_measured_on_the_processor(
     digits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,11 +71,22 @@ def test_a_golden_set_of_a_model_for_a_gpu_is_made_on_the_processor(
     assert run(*words) == 1
     assert "asks for device 'cuda'" in capsys.readouterr().err
     assert run(*words, "--device", "cpu") == 0
+    elsewhere = (
+        "on the processor, as --device says; a box runs it on cuda, as config.pbtxt does, where answers"
+    )
+    assert f"{elsewhere} are others in the last bits, which the tolerances have to allow" in spoken(capsys)
     assert len(read_golden(str(out / "set.json")).cases) == 2
     promise = ("--promise", "measured", "--force")
     assert run("golden", digits, "--out", out, *promise) == 1
     assert run("golden", digits, "--out", out, *promise, "--device", "cpu") == 0
-    assert "2 cases kept" in capsys.readouterr().out
+    said = spoken(capsys)
+    assert "2 cases kept" in said
+    assert f"{elsewhere} and times are others" in said
+    assert run("golden", digits, "--out", out, "--force", "--absolute", "0.1", "--device", "cpu") == 0
+    assert elsewhere not in spoken(capsys), "nothing was run"
+    place(digits, "KIND_CPU")
+    assert run(*words, "--force", "--device", "cpu") == 0
+    assert elsewhere not in spoken(capsys)
 
 
 def test_a_package_of_a_model_for_a_gpu_says_all_of_why_it_is_not_proven(
@@ -98,6 +114,18 @@ def test_a_package_of_a_model_for_a_gpu_is_proven_on_the_processor_and_says_so(
     place(digits, "KIND_CPU")
     assert run(*words) == 0
     assert ELSEWHERE not in capsys.readouterr().out
+
+
+def test_a_package_that_any_box_decides_for_says_where_it_was_proven_and_what_a_gpu_does(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(digits, "KIND_AUTO")
+    words = ("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model", "--force")
+    for device in ((), ("--device", "cpu")):
+        assert run(*words, *device) == 0
+        said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+        assert said["proof"].endswith(f"bit for bit, {AS_AUTO}")
+        assert said["golden"].endswith(f"{CASES} cases of it held here, {AS_AUTO}")
 
 
 def test_what_proves_nothing_proves_it_nowhere(
@@ -144,6 +172,19 @@ def test_what_is_asked_of_a_gpu_keeps_no_tool_from_a_machine_without_one(
     said = capsys.readouterr().err
     assert said.endswith(f"{UNPROVEN}\n")
     assert run(*pack, "--force", "--device", "cpu") == 0
+
+
+def test_optimise_says_that_a_model_for_a_gpu_does_not_run_here_and_what_tries_its_variants(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("optimise", digits) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "appliance model optimise: the original does not run: digits/2: asks for device 'cuda', but"
+    )
+    assert said.endswith(
+        "on a GPU where there is one); 'appliance model bench --variants' tries it on the processor\n"
+    )
 
 
 def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,12 @@ def test_what_names_no_uuid_is_a_problem(said: str, wrong: str) -> None:
     assert found.endswith(f", not '{wrong}'")
 
 
+def test_numbers_of_gpus_have_a_place_of_their_own() -> None:
+    hint = "(numbers are for gpus: [ 0 ] in instance_group)"
+    assert hint in wish_problem("gpu_uuids", "0,1")
+    assert hint not in wish_problem("gpu_uuids", "GPU-1,nonsense")
+
+
 def test_who_says_nothing_of_a_gpu_asks_for_any() -> None:
     assert gpu_wish({"own_worker": "true"}) == ON_CUDA
     assert gpu_wish({"gpu_uuids": "GPU-1,nonsense", "min_compute_capability": "much"}) == ON_CUDA

@@ -113,6 +113,11 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ('platform: "tensorrt_plan"', "platform", "'tensorrt_plan' is not offered"),
     ('platform: "onnxruntime_onnx" backend: "python"', "backend", "contradicts the platform"),
     ('backend: "python"', "backend", "'python' is not enabled; it is Python code, which is never run here"),
+    (
+        'backend: "openvino"',
+        "backend",
+        "'openvino' is not enabled; give the ONNX model it was made from, or install a package that runs OpenVINO's",
+    ),
     ('backend: "onnx"', "backend", "'onnx' is not enabled"),
     (
         'backend: "fake"',
@@ -299,7 +304,11 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ("model_operations { }", "model_operations", "no library is loaded"),
     ("model_repository_agents { }", "model_repository_agents", "no plug-in runs"),
     ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled", "one response"),
-    ("optimization { execution_accelerators { } }", "optimization.execution_accelerators", "is not offered"),
+    (
+        "optimization { execution_accelerators { } }",
+        "optimization.execution_accelerators",
+        'backend: "tensorrt"',
+    ),
     ("optimization { grph { } }", "optimization.grph", "did you mean 'graph'?"),
     (_io("model_warmup { }"), "model_warmup[0].name", "is missing"),
     (_warm(f"{WARM_X}"), 'model_warmup[0].inputs["x"]', "needs exactly one of zero_data"),

@@ -311,6 +311,13 @@ def test_a_runtime_that_cannot_be_had_here_was_not_tried(capsys: pytest.CaptureF
         )
 
 
+@pytest.mark.skipif(find_spec("tensorrt") is not None, reason="it can be had")
+def test_the_list_names_a_runtime_that_cannot_be_had_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runtime", "list"]) == Exit.OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tensorrt: is not available: No module named 'tensorrt'; install TensorRT 11" in said
+
+
 def test_unknown_names_and_models_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runtime", "check", "nosuch"]) == Exit.USAGE
     assert (

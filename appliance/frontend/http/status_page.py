@@ -152,7 +152,7 @@ def model_rows(
         *energies,
     )
     notes = "".join(
-        f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}">{text}</td></tr>'
+        f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}"><div>{text}</div></td></tr>'
         for kind, text in _notes(version)
     )
     columns = (*_COLUMNS, *(JOULES, COST)[: len(energies)])

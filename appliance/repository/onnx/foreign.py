@@ -19,7 +19,8 @@ _BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
         "pytorch": f"it is a PyTorch model; {_EXPORT_TORCH}",
         "tensorflow": f"it is a TensorFlow model; {_EXPORT_TENSORFLOW}",
         "tensorrt": "it is an engine that fits one device alone; give the ONNX model it was made from",
-        "openvino": "it is OpenVINO's; give the ONNX model it was made from",
+        "openvino": "give the ONNX model it was made from, or install a package that runs OpenVINO's and add it to the "
+        "setting repository.runtimes (docs/RUNTIMES.md)",
         "ensemble": "it is made of other models; serve these one by one, or make one graph of them",
     }
 )

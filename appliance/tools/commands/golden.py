@@ -26,8 +26,10 @@ from appliance.cli.numbers import natural, nonnegative
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository
+from appliance.domain.device import DeviceKind
 from appliance.domain.golden import CASES_MAX, P99_US_MAX, ROWS_MAX, SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
+from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
 from appliance.domain.tensor import FLOATS
 from appliance.tools.commands.options import (
@@ -126,6 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
         with steps_bar("golden set", quiet=arguments.json) as progress:
             made = make_golden(job, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
+    if not arguments.json and (where := _elsewhere(made, subject.version, arguments.device)):
+        print(where)
     return Exit.OK
 
 
@@ -223,6 +227,22 @@ def _sentence(made: GoldenMade) -> str:
             f"(measured here: {made.measured.p99_ns // NS_PER_US:,} us)"
         )
     return text
+
+
+def _elsewhere(made: GoldenMade, version: ModelVersion, device: str | None) -> str:
+    """What a set that was made on ``device`` says of boxes that run the model elsewhere; "" where they do not, or
+    nothing was run."""
+    on_cpu = device == DeviceKind.CPU.value
+    if not device or on_cpu == version.on_cpu or (made.kept and made.measured is None):
+        return ""
+    others = "are others in the last bits, which the tolerances have to allow"
+    if made.measured is not None:
+        others = "and times are others"
+    where = "the processor" if on_cpu else device
+    return (
+        f"It was run on {where}, as --device says; a box runs it on {version.device}, as config.pbtxt does, where "
+        f"answers {others} (docs/GPU.md)."
+    )
 
 
 def _promise(text: str) -> int:

@@ -26,6 +26,7 @@ from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import Tolerance
+from appliance.domain.model import ModelVersion
 from appliance.store.full_disk import reason_of
 from appliance.tools.commands.options import (
     add_source,
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             alone = CompareJob(
                 source=source, files={}, tolerances=tolerances, budget_ms=0, repository=settings
             )
-            _check_original(compare(alone, progress))
+            _check_original(compare(alone, progress), version)
             files, failed = _converted(source, arguments.method or list(METHODS), folder, settings, progress)
             job = CompareJob(
                 source=source,
@@ -116,17 +117,20 @@ def run(arguments: argparse.Namespace) -> int:
                 repository=settings,
             )
             found = _with_failed(compare(job, progress), failed)
-        _check_original(found)
+        _check_original(found, version)
         written = {} if arguments.dry_run else _written(subject, found, files, arguments, tolerances)
     _show(arguments, version.key, found, written)
     return Exit.OK if any(each.holds for each in found.candidates[1:]) else Exit.REFUSED
 
 
-def _check_original(found: Comparison) -> None:
-    """Fails when the original, which all else is held against, does not hold its own golden set."""
+def _check_original(found: Comparison, version: ModelVersion) -> None:
+    """Fails when the original, which all else is held against, does not run or does not hold its own golden set."""
     original = found.candidates[0]
+    if original.problem:
+        there = "" if version.on_cpu else "; 'appliance model bench --variants' tries it on the processor"
+        raise CommandFailed(f"the original does not run: {original.problem}{there}", Exit.REFUSED)
     if not original.holds:
-        reason = original.problem or next(each.reason for each in original.accuracy if each.reason)
+        reason = next(each.reason for each in original.accuracy if each.reason)
         raise CommandFailed(f"the original does not hold its own golden set: {reason}", Exit.REFUSED)
 
 
@@ -204,12 +208,15 @@ def _show(arguments: argparse.Namespace, key: str, found: Comparison, written: M
         print(json.dumps({"model": key, "cases": found.cases, "candidates": candidates}, allow_nan=False))
         return
     from rich.console import Console
+    from rich.text import Text
 
     from appliance.tools.commands.views import comparison_view
 
-    Console().print(comparison_view(key, found, written))
+    console = Console()
+    console.print(comparison_view(key, found, written))
     if not written:
-        print("Nothing was written" + (", as --dry-run asks." if arguments.dry_run else _why_nothing(found)))
+        why = ", as --dry-run asks." if arguments.dry_run else _why_nothing(found)
+        console.print(Text(f"Nothing was written{why}"))
 
 
 def _why_nothing(found: Comparison) -> str:

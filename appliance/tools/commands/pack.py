@@ -157,6 +157,7 @@ def _pack(arguments: argparse.Namespace) -> int:
                 repository=settings,
             )
             proof = check_equivalence(job)
+        where = _where(proof, root / labels.name)
         wire = encode(manifest)
         signatures = None
         if signers:
@@ -166,7 +167,7 @@ def _pack(arguments: argparse.Namespace) -> int:
         with replacing(target) as out, bytes_bar("writing", manifest.total_bytes) as advance:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
     keyids = [signer.public_key.keyid for signer in signers]
-    _tell(arguments.json, target, manifest, wire, proof, keyids, promised_before(source))
+    _tell(arguments.json, target, manifest, wire, proof, where, keyids, promised_before(source))
     held = holds_answers((each.path, each.size) for each in manifest.files)
     if not held and (beside := golden_beside(source)):
         key = f"{labels.name}/{labels.version}"
@@ -219,6 +220,7 @@ def _tell(
     manifest: Manifest,
     wire: bytes,
     proof: Equivalence,
+    where: str,
     keyids: Sequence[str],
     before: LatencyPromise | None,
 ) -> None:
@@ -245,7 +247,7 @@ def _tell(
     if json_wanted:
         print(json.dumps(about, indent=2))
         return
-    proven = f"{proof.rounds} random requests answered alike, bit for bit{_elsewhere(proof)}"
+    proven = f"{proof.rounds} random requests answered alike, bit for bit{where}"
     promise = promise_text(manifest.promise)
     if before not in (None, manifest.promise):
         promise += f", in the place of {promise_text(before)} in the golden set of the source"
@@ -255,7 +257,7 @@ def _tell(
         ("size", f"{about['bytes']:,} bytes in {files}, {counted(len(manifest.tensors), 'tensor')}"),
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
-        ("golden", _golden_text(proof) if about["golden"] else "none: answers are held to nothing"),
+        ("golden", _golden_text(proof, where) if about["golden"] else "none: answers are held to nothing"),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )
@@ -264,16 +266,26 @@ def _tell(
     sys.stdout.flush()
 
 
-def _golden_text(proof: Equivalence) -> str:
+def _golden_text(proof: Equivalence, where: str) -> str:
     held = "boxes hold its answers to its golden set"
     if not proof.cases:
         return f"{held}, which was not tried here: {printable(proof.unproven)}"
-    return f"{held}; {counted(proof.cases, 'case')} of it held here{_elsewhere(proof)}"
+    return f"{held}; {counted(proof.cases, 'case')} of it held here{where}"
 
 
-def _elsewhere(proof: Equivalence) -> str:
-    """Where it was run, if a box runs it elsewhere."""
+def _where(proof: Equivalence, home: Path) -> str:
+    """Where it was run, if a box may run it elsewhere. ``home`` is the model's directory, as it is packed."""
+    from appliance.package.verification import asked_place
+    from appliance.repository.model_directory import CONFIG_FILE
+
+    config = home / CONFIG_FILE
+    on_cpu = proof.device == DeviceKind.CPU.value
+    where = "the processor" if on_cpu else proof.device
+    if proof.device and config.exists() and asked_place(config.read_bytes(), home.name).auto:
+        other = (
+            "with a GPU that it can use tries it there" if on_cpu else "without one tries it on the processor"
+        )
+        return f", on {where}; a box {other} (KIND_AUTO)"
     if proof.device == proof.configured:
         return ""
-    where = "the processor" if proof.device == DeviceKind.CPU.value else proof.device
     return f", on {where}, as --device says; a box tries it where config.pbtxt does ({proof.configured})"

@@ -42,6 +42,8 @@ RANDOM_CASES: Final = 8
 FP8: Final = "fp8"
 FP8_TYPE: Final = "float8"
 """In what the runtime says of a type that it has no kernel for."""
+KERNELS: Final = " Encountered following errors:"
+"""After which ONNX Runtime lists each kernel that it tried, over a dozen lines."""
 STEPS: Final = 100
 """Of the bar, for each precision."""
 
@@ -176,7 +178,8 @@ def _explained(job: TrialJob, problem: str) -> str:
     """The runtime's own text, with what it comes from where that is known."""
     on_cpu = job.device == DeviceKind.CPU.value
     if job.precision == FP8 and on_cpu and FP8_TYPE in problem:
-        return f"ONNX Runtime's kernels for the processor do not take FP8: {problem}"
+        shown = problem.partition(KERNELS)[0]
+        return f"ONNX Runtime's kernels for the processor do not take FP8: {shown}"
     return problem
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
+from appliance.domain.device import DeviceKind
 from appliance.tools.commands.precision_report import Report, rows_text, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS, Fitted
 from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, best_batch, fastest
@@ -147,6 +148,12 @@ def _outcome(report: Report) -> Iterator[str]:
         yield "None of them holds."
     if report.kept is not None and not report.kept:
         yield "Nothing was kept: no variant that was made holds."
+    if not report.unmeasured and report.version.on_cpu != (report.device == DeviceKind.CPU.value):
+        device = report.version.device
+        yield (
+            f"A box runs it on {device}, as config.pbtxt says, where figures and verdicts may be others: --device "
+            f"{device.kind.value} tries it there."
+        )
 
 
 def _at_best(trials: Sequence[Trial]) -> str:

@@ -33,7 +33,10 @@ def _list(arguments: argparse.Namespace) -> int:
                 (each.name, _usable(absent, less), each.package or "built in", each.place)
                 for each, absent, less in found
             ],
-            [absent or (f"on a GPU: {less}" if less else "") for _, absent, less in found],
+            [
+                absent.removeprefix(f"runtime '{each.name}' ") or (f"on a GPU: {less}" if less else "")
+                for each, absent, less in found
+            ],
         )
     return Exit.OK
 

@@ -324,17 +324,19 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
     return done.stdout.decode(), done.stderr.decode()
 
 
-FRAME = """<!DOCTYPE html><iframe src="PLACE" width="360" height="800"></iframe><p id="told"></p><script>
+FRAME = """<!DOCTYPE html><iframe src="PLACE" width="WIDTH" height="800"></iframe><p id="told"></p><script>
 onload = () => {
   const page = document.querySelector("iframe").contentDocument;
-  const wide = [...page.querySelectorAll("td, th, dd, p, h1")].filter(
-    (each) => each.getBoundingClientRect().right > 360.5 && !each.closest("thead"));
+  const beyond = (each) => each.getBoundingClientRect().right > WIDTH + 0.5 && !each.closest("thead");
+  const wide = [...page.querySelectorAll("td, th, dd, p, h1")].filter(beyond);
+  const notes = [...page.querySelectorAll("tr.note div")];
   const split = [...page.querySelectorAll(".badge")].filter((each) => each.getBoundingClientRect().height > 32);
   const labels = [...page.querySelectorAll("td[data-label]")].filter((each) => {
     const label = page.defaultView.getComputedStyle(each, "::before");
     return parseFloat(label.height) > 2.5 * parseFloat(label.fontSize);
   });
-  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide, ${split.length + labels.length} broken`;
+  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide, ${split.length + labels.length} broken`
+    + `, ${notes.filter(beyond).length} of ${notes.length} notes`;
 };
 </script>"""
 
@@ -351,15 +353,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: _MadeUp
 
     def do_GET(self) -> None:
-        framing = self.path.startswith("/frame")
+        framing = re.match(r"/frame(\d+)", self.path)
         page = _model_page(_snapshot(), "busy", RecentFigures(), [CHANGE]) if "busy" in self.path else _page()
-        self.server.left -= not framing
+        self.server.left -= framing is None
         well = self.server.left >= 0
         self.send_response(200 if well else 503)
         self.end_headers()
-        self.wfile.write(
-            (FRAME.replace("PLACE", self.path[6:]) if framing else page if well else "broken").encode()
-        )
+        if framing:
+            page = FRAME.replace("PLACE", self.path[framing.end() :]).replace("WIDTH", framing[1])
+        self.wfile.write((page if well else "broken").encode())
 
     def log_message(self, *_: object) -> None:
         pass
@@ -378,10 +380,19 @@ def made_up(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to look at the pages")
 @pytest.mark.parametrize("place", ["/", "/models/busy"])
 def test_a_browser_shows_all_on_a_phone(made_up: str, tmp_path: Path, place: str) -> None:
-    text, _ = _dom(f"{made_up}frame{place}", tmp_path)
-    told = re.search(r'id="told">(\d+) 0 wide, 0 broken<', text)
+    text, _ = _dom(f"{made_up}frame360{place}", tmp_path)
+    told = re.search(r'id="told">(\d+) 0 wide, 0 broken, 0 of \d notes<', text)
     assert told is not None, text[-300:]
     assert int(told[1]) <= 360
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to look at the pages")
+def test_a_browser_shows_all_of_a_reason_beside_a_table_that_is_wider(made_up: str, tmp_path: Path) -> None:
+    text, _ = _dom(f"{made_up}frame760/", tmp_path)
+    told = re.search(r'id="told">\d+ (\d+) wide, 0 broken, 0 of 2 notes<', text)
+    assert told is not None, text[-300:]
+    assert int(told[1]) > 0, "the table fits"
 
 
 @pytest.mark.browser
