@@ -46,6 +46,7 @@ PASSES_MIN: Final = 3
 WAITS: Final = "/proc/thread-self/schedstat"
 """Nanoseconds on a processor, nanoseconds in wait of one, how often it got one (kernel, sched-stats.rst)."""
 LINE_BYTES_MAX: Final = 128
+NO_WAITS: Final = b"0 0 0"
 
 
 class Stopwatch:
@@ -60,7 +61,8 @@ class Stopwatch:
         self._descriptor = -1
         with suppress(OSError):
             self._descriptor = os.open(WAITS, os.O_RDONLY | os.O_CLOEXEC)
-        self._waited_ns = self._begin_ns = 0
+        self._begin_ns = 0
+        self._waited = b""
 
     def __enter__(self) -> Stopwatch:
         return self
@@ -72,16 +74,22 @@ class Stopwatch:
 
     def start(self) -> None:
         """Begin; what was begun before is forgotten."""
-        self._waited_ns = self._waits_ns()
+        # The clock first, here as in ``stop``: others get the processor as a call of the kernel returns, and what is waited
+        # then would be taken off what the clock has not counted.
         self._begin_ns = time.monotonic_ns()
+        self._waited = self._read()
 
     def stop(self) -> int:
         """Nanoseconds since ``start``, waits not counted; at least 1."""
         passed_ns = time.monotonic_ns() - self._begin_ns
-        return max(passed_ns - (self._waits_ns() - self._waited_ns), 1)
+        return max(passed_ns - (_waits_ns(self._read()) - _waits_ns(self._waited)), 1)
 
-    def _waits_ns(self) -> int:
-        return int(os.pread(self._descriptor, LINE_BYTES_MAX, 0).split()[1]) if self._descriptor >= 0 else 0
+    def _read(self) -> bytes:
+        return os.pread(self._descriptor, LINE_BYTES_MAX, 0) if self._descriptor >= 0 else NO_WAITS
+
+
+def _waits_ns(line: bytes) -> int:
+    return int(line.split()[1])
 
 
 class Passes(NamedTuple):
