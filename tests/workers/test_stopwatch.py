@@ -53,18 +53,17 @@ def test_what_is_waited_as_the_kernel_tells_the_waits_is_taken_off_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others get the processor when a call of the kernel returns."""
-    now_ns = 0
+    waited_ns = slept_ns = 0
 
     def told(descriptor: int, size: int, offset: int) -> bytes:
-        nonlocal now_ns
-        line = b"0 %d 0" % now_ns
-        now_ns += 5_000_000  # all of it is waited
+        nonlocal waited_ns
+        line = b"0 %d 0" % waited_ns
+        waited_ns += 5_000_000
         return line
 
     with Stopwatch() as watch:
-        monkeypatch.setattr(measurement.os, "pread", told)
-        monkeypatch.setattr(measurement.time, "monotonic_ns", lambda: now_ns + slept_ns)
-        slept_ns = 0
+        monkeypatch.setattr("os.pread", told)
+        monkeypatch.setattr("time.monotonic_ns", lambda: waited_ns + slept_ns)
         watch.start()
         slept_ns = 10_000_000
         assert watch.stop() == slept_ns
