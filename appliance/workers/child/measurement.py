@@ -74,8 +74,8 @@ class Stopwatch:
 
     def start(self) -> None:
         """Begin; what was begun before is forgotten."""
-        # The clock first, here as in ``stop``: others get the processor as a call of the kernel returns, and what is waited
-        # then would be taken off what the clock has not counted.
+        # The clock first, here as in ``stop``: others get the processor as a call of the kernel returns, and what is
+        # waited then would be taken off what the clock has not counted.
         self._begin_ns = time.monotonic_ns()
         self._waited = self._read()
 
