@@ -1,0 +1,77 @@
+"""Rollouts whose clock is set, that rest for long, and that are asked for with more than there can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.fleet.rollout import GROUPS_MAX
+from tests.controller.api.desk import Desk
+from tests.controller.api.test_people_api import packages
+from tests.controller.api.test_rollouts import PLAN, NewBox, Site
+
+__all__ = ["packages"]
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def site(desk: Desk, new_box: NewBox, packages: dict[int, Path]) -> Site:
+    return Site(desk, new_box, packages)
+
+
+def test_a_clock_that_is_set_back_holds_no_wave_up_for_as_long(site: Site) -> None:
+    site.start()
+    site.desk.now_ms += 3 * DAY_MS
+    site.tell(site.boxes["pilot"], "pilot")
+    site.steps()
+    site.tell(site.boxes["pilot"], "pilot")
+    site.steps()
+    assert site.newest()["waves"][0]["serving"] == 1
+    site.desk.now_ms -= 3 * DAY_MS
+    site.tell(site.boxes["pilot"], "pilot")
+    site.steps()
+    assert site.versions() == [2, 1, 1], "it was heard for no time since the clock was set"
+    site.follow("pilot")
+    assert site.versions() == [2, 2, 2]
+
+
+def test_what_nobody_looked_at_while_it_was_halted_is_no_stay(site: Site) -> None:
+    site.start()
+    for _ in range(2):
+        site.tell(site.boxes["pilot"], "pilot")
+        site.steps()
+    assert site.newest()["waves"][0]["serving"] == 1
+    site.act("halt")
+    site.desk.now_ms += DAY_MS
+    site.tell(site.boxes["pilot"], "pilot", refuses=True)
+    site.tell(site.boxes["pilot"], "pilot")
+    site.act("resume")
+    site.steps()
+    assert site.versions() == [2, 1, 1], "it fell back meanwhile, and serves for a moment"
+    site.follow("pilot")
+    assert site.versions() == [2, 2, 2]
+
+
+def test_who_refused_counts_on_when_another_wave_is_wished_anew(site: Site) -> None:
+    site.start(waves=[["pilot"], ["north"], ["south"]], share=50, allow=0)
+    site.follow("pilot")
+    site.tell(site.boxes["pilot"], "pilot", refuses=True)
+    site.steps()
+    assert site.newest()["state"] == "halted"
+    site.want("north", 3)
+    assert site.act("resume", {"allow": 1})["state"] == "running"
+    site.steps()
+    found = site.newest()
+    assert [wave["refused"] for wave in found["waves"]] == [1, 0, 0], (
+        "it is silent since, and refused all the same"
+    )
+
+
+def test_more_groups_than_there_can_be_are_told_without_their_names(site: Site) -> None:
+    many = [f"g{number}" for number in range(50 * GROUPS_MAX)]
+    found = site.person.post("/rollouts", {**PLAN, "waves": [many]})
+    assert found["code"] == "refused", found
+    assert "more than" in found["error"]
+    assert len(found["error"]) < 500
