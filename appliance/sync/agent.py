@@ -54,6 +54,8 @@ STEPS: Final = "appliance.sync.store_steps"
 UNAVAILABLE_S: Final = 60.0
 DIED_S: Final = 4.0
 """How soon a step is begun anew whose process died, for twice as long with each further time, up to UNAVAILABLE_S."""
+DOUBLED_MAX: Final = 8
+"""Times that it is at most: a process may die for weeks."""
 REPEATS_MAX: Final = 2
 """How often a step is done that has no effect, before it waits."""
 TRANSFER_AGAIN_S: Final = 30.0
@@ -235,7 +237,8 @@ class Agent:
             self._say("done", step=words(step))
             self._note_asked(step)
         elif not is_done:
-            again_s = min(DIED_S * 2.0**died, UNAVAILABLE_S) if outcome.died else outcome.again_s
+            pause_s = min(DIED_S * 2.0 ** min(died, DOUBLED_MAX), UNAVAILABLE_S)
+            again_s = pause_s if outcome.died else outcome.again_s
             self._note_stuck(step, Reason(outcome.reason), outcome.text, again_s)
 
     def _note_asked(self, step: Step) -> None:

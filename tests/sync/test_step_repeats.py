@@ -113,6 +113,20 @@ def test_a_step_whose_process_died_is_begun_anew_soon_and_later_each_time(
     assert wanted_in(enrolled) == 1
 
 
+def test_a_step_whose_process_died_for_weeks_is_begun_anew_as_one_that_did_for_minutes(
+    working: Working, enrolled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(agent_module, "STEPS", "appliance.nowhere")
+        working.now_s += working.waits_for().again_s or 0.0
+        step, done, _ = working.agent._last
+        working.agent._last = step, done, 30_000
+        assert working.waits_for().again_s == UNAVAILABLE_S
+    working.now_s += UNAVAILABLE_S
+    assert working.waits_for().reason is Reason.SERVE
+    assert wanted_in(enrolled) == 1
+
+
 def test_a_step_without_effect_waits_and_is_done_again_afterwards(
     working: Working, enrolled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
