@@ -198,6 +198,16 @@ def begin_anew(rows: Rows, rollout: Rollout, strayed: Sequence[str]) -> None:
         rows.remove(tables.rollout_devices, **key, device=tuple(names[start : start + MARKS_AT_ONCE]))
 
 
+def forget_stays(store: FleetStore) -> None:
+    """Forget the devices that say that they serve: they count from when they say so again."""
+    with store.look() as rows:
+        serving = [row for row in rows.all(tables.rollout_devices) if row.since_ms]
+    for start in range(0, len(serving), MARKS_AT_ONCE):
+        with store.transaction() as rows:
+            for row in serving[start : start + MARKS_AT_ONCE]:
+                rows.remove(tables.rollout_devices, rollout=row.rollout, device=row.device)
+
+
 def remember(store: FleetStore, kept: Kept, looks: Sequence[Look]) -> None:
     """Have in the database how its devices were looked at first, and since when they serve: what is new of it."""
     number = kept.rollout.number

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.controller import tables
+from appliance.controller.publishing import Publisher
+from appliance.controller.releases import Releases
+from appliance.controller.rollout_steps import RolloutSteps
 from appliance.fleet.rollout import GROUPS_MAX
 from tests.controller.api.desk import Desk
 from tests.controller.api.test_people_api import packages
@@ -35,6 +39,37 @@ def test_a_clock_that_is_set_back_holds_no_wave_up_for_as_long(site: Site) -> No
     assert site.versions() == [2, 1, 1], "it was heard for no time since the clock was set"
     site.follow("pilot")
     assert site.versions() == [2, 2, 2]
+
+
+def test_a_clock_that_is_set_forward_is_no_stay(site: Site) -> None:
+    home, passed_s = site.desk.home, [0.0]
+    releases = Releases(home.store, home.blobs, home.package_keys)
+    steps = RolloutSteps(home.store, Publisher(home.keys), releases, lambda: passed_s[0])
+
+    def heard(pause_s: float) -> None:
+        site.desk.now_ms += round(1000 * pause_s)
+        passed_s[0] += pause_s
+        site.tell(site.boxes["pilot"], "pilot")
+        steps.step(site.desk.now_ms)
+
+    site.person.post("/rollouts", PLAN)
+    steps.step(site.desk.now_ms)
+    heard(5)
+    heard(5)
+    assert site.newest()["waves"][0]["serving"] == 1
+    site.desk.now_ms += 3 * DAY_MS
+    heard(5)
+    heard(5)
+    assert site.versions() == [2, 1, 1], "it has served for some seconds"
+    heard(60)
+    assert site.versions() == [2, 2, 2]
+
+
+def test_a_rollout_that_cannot_be_read_is_told_of(site: Site) -> None:
+    site.start()
+    with site.desk.home.store.transaction() as rows:
+        rows.change(tables.rollouts, {"number": 1}, rollout="{")
+    assert "truncated" in site.steps().error
 
 
 def test_what_nobody_looked_at_while_it_was_halted_is_no_stay(site: Site) -> None:
