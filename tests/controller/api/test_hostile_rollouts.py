@@ -10,6 +10,10 @@ from appliance.controller import tables
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
 from appliance.controller.rollout_steps import RolloutSteps
+from appliance.controller.wishing import BASES_MAX, bases_on
+from appliance.fleet import messages
+from appliance.fleet.messages import ModelReport, Report
+from appliance.fleet.places import REVOKED
 from appliance.fleet.rollout import GROUPS_MAX
 from tests.controller.api.desk import Desk
 from tests.controller.api.test_people_api import packages
@@ -102,6 +106,20 @@ def test_who_refused_counts_on_when_another_wave_is_wished_anew(site: Site) -> N
     assert [wave["refused"] for wave in found["waves"]] == [1, 0, 0], (
         "it is silent since, and refused all the same"
     )
+
+
+def test_a_box_that_says_it_has_everything_has_few_ways_built_for_it(site: Site) -> None:
+    claimed = ModelReport(name="m", serving=7, installed=tuple(range(1, 1000)))
+    other = ModelReport(name="m", serving=3, installed=(2, 3))
+    for box, said in (("pilot", claimed), ("north", other), ("south", claimed)):
+        report = messages.encode(Report(device=f"box-{box}", models=(said, claimed)[: 1 + (said is claimed)]))
+        site.boxes[box].polled(report=report, report_digest="x")
+    with site.desk.home.store.transaction() as rows:
+        rows.change(tables.devices, {"name": "box-south"}, state=REVOKED)
+        devices = {row.name: row for row in rows.all(tables.devices)}
+    assert bases_on([devices["box-north"]], "m") == {2, 3}
+    assert bases_on([devices["box-pilot"]], "m") == {7, *range(1000 - BASES_MAX, 1000)}
+    assert bases_on([devices["box-south"]], "m") == set(), "it is not one of the fleet any more"
 
 
 def test_more_groups_than_there_can_be_are_told_without_their_names(site: Site) -> None:
