@@ -10,6 +10,7 @@ from appliance.controller import tables
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
 from appliance.controller.rollout_steps import RolloutSteps
+from appliance.controller.server import pause_s
 from appliance.controller.wishing import BASES_MAX, bases_on
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Report
@@ -128,3 +129,10 @@ def test_more_groups_than_there_can_be_are_told_without_their_names(site: Site) 
     assert found["code"] == "refused", found
     assert "more than" in found["error"]
     assert len(found["error"]) < 500
+
+
+@pytest.mark.parametrize(("took_s", "expected"), [(0.01, 5), (1, 20), (3600, 300)])
+def test_a_look_that_built_streams_for_an_hour_is_followed_by_one_soon(
+    took_s: float, expected: float
+) -> None:
+    assert pause_s(took_s) == expected
