@@ -160,17 +160,17 @@ class Agent:
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
         problems = (box.progress.problem, box.damage, self.disk, *machine_problems(box.settings.state))
+        planned = box.desired is None or self._planned == box.desired.generation
+        steps = self.steps if planned else ()  # what failed of another wish is not told of this one
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
             fresh.word,
-            (*problems, *_setting_problems(self.steps)),
+            (*problems, *_setting_problems(steps)),
             shown(box.settings.fleet, box.settings.said, box.progress.settings),
         )
-        stable = report_of(standing, box.desired, self._observed, self.steps)
-        if (
-            box.desired is not None and self._planned != box.desired.generation
-        ):  # nothing was done of it so far
+        stable = report_of(standing, box.desired, self._observed, steps)
+        if self.disk or not planned:  # nothing was done of it so far, or nobody knows
             stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report
@@ -258,8 +258,7 @@ class Agent:
         self._stuck[subject(step)] = (waits, until_s)
 
     def _trouble_with_disk(self, error: Exception) -> None:
-        text = " ".join(str(error).split())
-        self._planned = None
+        text = " ".join(str(error).split()) or type(error).__name__
         if text != self.disk:
             self._say("box cannot be looked at", reason=text)
         self.disk = text
