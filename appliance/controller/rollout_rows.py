@@ -188,6 +188,26 @@ def _devices(rows: View, publisher: Publisher, rollout: Rollout) -> Iterator[Dev
         )  # fmt: skip
 
 
+def begin_anew(rows: Rows, rollout: Rollout, strayed: Sequence[str]) -> None:
+    """Have its devices stay anew, as nobody looked at them while it was halted; and what those of the groups
+    ``strayed`` said of the wish before counts for nothing."""
+    key = {"rollout": rollout.number}
+    rows.change(tables.rollout_devices, key, since_ms=0)
+    names = [row.name for row in rows.all(tables.devices, "name", in_group=tuple(strayed))]
+    for start in range(0, len(names), MARKS_AT_ONCE):
+        rows.remove(tables.rollout_devices, **key, device=tuple(names[start : start + MARKS_AT_ONCE]))
+
+
+def forget_stays(store: FleetStore) -> None:
+    """Forget the devices that say that they serve: they count from when they say so again."""
+    with store.look() as rows:
+        serving = [row for row in rows.all(tables.rollout_devices) if row.since_ms]
+    for start in range(0, len(serving), MARKS_AT_ONCE):
+        with store.transaction() as rows:
+            for row in serving[start : start + MARKS_AT_ONCE]:
+                rows.remove(tables.rollout_devices, rollout=row.rollout, device=row.device)
+
+
 def remember(store: FleetStore, kept: Kept, looks: Sequence[Look]) -> None:
     """Have in the database how its devices were looked at first, and since when they serve: what is new of it."""
     number = kept.rollout.number

@@ -16,6 +16,7 @@ from appliance.controller.releases import NoRelease, Releases, release
 from appliance.controller.rollout_rows import (
     Kept,
     before_in,
+    begin_anew,
     change,
     forget_old,
     looks_at,
@@ -29,6 +30,7 @@ from appliance.controller.wishing import make_ready
 from appliance.domain.errors import OperatorError
 from appliance.fleet.places import REVOKED
 from appliance.fleet.rollout import (
+    GROUPS_MAX,
     OPEN,
     Rollout,
     State,
@@ -38,6 +40,7 @@ from appliance.fleet.rollout import (
     plan_problems,
     refused_text,
     seen,
+    some_of,
 )
 
 HALTS: Final = frozenset({State.RUNNING})
@@ -105,8 +108,8 @@ class Rollouts:
 
     def resume(self, model: str, request: ResumeRequest, who: str, now_ms: int) -> Rollout:
         """It goes on, with what is said otherwise. Groups of waves that began are wished the version again where
-        somebody wished for another one, and what others are wished now counts as what was before. Raises Unknown, and
-        OperatorError where it would halt at once."""
+        somebody wished for another one, and what others are wished now counts as what was before; devices are to stay
+        anew, where it had halted. Raises Unknown, and OperatorError where it would halt at once."""
         said = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
         with self._store.look() as rows:
             kept = _newest(rows, model, OPEN)
@@ -122,8 +125,7 @@ class Rollouts:
             after = msgspec.structs.replace(after, state=State.RUNNING, since_ms=now_ms, reason="")
             wished = before_in(rows, model, [group for wave in after.waves for group in wave.groups])
             strayed = [group for group in after.groups if _is_other(wished[group], after)]
-            if strayed:  # what their devices said of the wish before counts for nothing
-                rows.remove(tables.rollout_devices, rollout=after.number)
+            begin_anew(rows, after, strayed)
             before = {**wished, **{group: kept.before[group] for group in after.groups}}
             change(rows, kept._replace(before=before), after, strayed, who, now_ms)
         return after
@@ -164,10 +166,12 @@ def _start_problems(rows: View, request: RolloutRequest) -> Iterator[str]:
     except NoRelease as error:
         yield str(error)
     groups = tuple(dict.fromkeys(group for wave in request.waves for group in wave))
+    if len(groups) > GROUPS_MAX:
+        return  # the database takes no statement about so many
     found = rows.all(tables.devices, "in_group", "state", in_group=groups)
     there = {row.in_group for row in found if row.state != REVOKED}
     if empty := [group for group in groups if group not in there]:
-        yield f"no device is in: {', '.join(empty)}"
+        yield f"no device is in: {some_of(empty)}"
     for kept in rollouts_in(rows, model=request.model, state=State.RUNNING):
         yield f"rollout {kept.rollout.number}, to version {kept.rollout.version}, runs already; stop it first"
 

@@ -51,7 +51,9 @@ RECLAIM_S: Final = 600.0
 """Between looks for blobs that nothing names; what two in a row find goes."""
 ROLL_OUT_S: Final = 5.0
 ROLL_OUT_PARTS: Final = 20
-"""Between looks at rollouts that run; and one look in so many parts of the time, where it takes long."""
+ROLL_OUT_S_MOST: Final = 300.0
+"""Between looks at rollouts that run; and one look in so many parts of the time, where it takes long, but for streams
+that it had to build: nothing halts meanwhile."""
 Tell = Callable[..., None]
 """Writes a line of the log: what happened, and its fields."""
 
@@ -185,4 +187,9 @@ async def _roll_out(home: Home, tell: Tell) -> None:
         if found.error and found.error != trouble:
             tell("a rollout cannot go on now", error=found.error)
         trouble = found.error
-        await asyncio.sleep(max(ROLL_OUT_S, took_s * ROLL_OUT_PARTS))
+        await asyncio.sleep(pause_s(took_s))
+
+
+def pause_s(took_s: float) -> float:
+    """How long after a look at rollouts that ``took_s`` the next one is."""
+    return min(max(ROLL_OUT_S, took_s * ROLL_OUT_PARTS), ROLL_OUT_S_MOST)

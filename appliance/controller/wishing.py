@@ -4,7 +4,7 @@ what boxes have. One place for who wishes by hand and for rollouts."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Row
@@ -14,6 +14,11 @@ from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.releases import Releases, release
 from appliance.controller.schemas import Wish
 from appliance.controller.standings import report_of
+from appliance.fleet.places import REVOKED
+
+BASES_MAX: Final = 8
+"""Versions of a model on one device from which there are ways, beside the one that serves: each is built, and a device
+may say what it likes."""
 
 
 def versions_of(wish: Wish | None) -> list[int]:
@@ -42,15 +47,13 @@ def check_released(rows: View, model: str, wish: Wish | None) -> None:
 
 
 def bases_on(devices: Sequence[Row[Any]], model: str) -> set[int]:
-    """The versions of the model that the devices have, as they reported last."""
-    reports = map(report_of, devices)
-    return {
-        number
-        for report in reports
-        for each in report.models
-        if each.name == model
-        for number in each.installed
-    }
+    """The versions of the model that the devices have, the newest of each, as they reported last."""
+    found = set[int]()
+    for row in devices:
+        said = next((each for each in report_of(row).models if each.name == model), None)
+        if said is not None and row.state != REVOKED:
+            found |= {*sorted(set(said.installed))[-BASES_MAX:], said.serving} - {0}
+    return found
 
 
 def make_ready(
@@ -65,7 +68,7 @@ def make_ready(
     Raises NoRelease."""  # fmt: skip
     with store.look() as rows:
         check_released(rows, model, wish)
-        bases = bases_on(rows.all(tables.devices, "report", **key), model)
+        bases = bases_on(rows.all(tables.devices, "state", "report", **key), model)
         before = rows.all(tables.wishes, "wish", model=model, scope=tuple(scopes))
     bases |= {each for row in before for each in versions_of(read_wish(row))}
     for version in versions_of(wish):

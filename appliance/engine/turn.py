@@ -6,6 +6,7 @@ Workers are told first, so that they are busy again before answers are encoded. 
 from __future__ import annotations
 
 from appliance.domain.device_reading import DeviceState
+from appliance.domain.exit_cause import ExitCause
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.instance_group import Held
 from appliance.engine.control.model_cache import ModelCache
@@ -146,11 +147,14 @@ class Turn:
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         batches = self._dispatch.batches
         ran = batches.ran(event.batches)
+        asked = ran[0].served if ran else None
+        if event.cause is ExitCause.GAVE_UP and not self._rollouts.groups.may_give_up(event.worker, asked):
+            event = event._replace(cause=ExitCause.DIED)
         at_work = self._rollouts.load_to_blame(event, running=bool(ran)) is None
         last = at_work and not ran and blames(event.cause) and not self._others_could(event.worker)
         leased = self._leases.worker_exited(event.worker, last=last)
         away = self._cache.exiting(event)
-        served = ran[0].served if ran else self._rollouts.served(leased.model)
+        served = asked or self._rollouts.served(leased.model)
         if served is not None and at_work:
             at_work = not (
                 blames(event.cause) and self._rollouts.version_blame.form_died(served, event, now_ns)

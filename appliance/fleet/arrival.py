@@ -133,9 +133,12 @@ class Stay:
         """When each device that serves was heard to begin."""
 
     def look(self, arrival: Arrival) -> None:
-        """Take note of how devices stand; what serves no more, or is not looked at, begins anew."""
+        """Take note of how devices stand; what serves no more, or is not looked at, begins anew, and so does one that
+        was heard before it began: the controller's clock was set back."""
         serving = [each for each in arrival.standings if each.place is Place.SERVES]
-        self.since_ms = {each.device: self.since_ms.get(each.device, each.seen_ms) for each in serving}
+        self.since_ms = {
+            each.device: min(self.since_ms.get(each.device, each.seen_ms), each.seen_ms) for each in serving
+        }
 
     def outstanding(self, arrival: Arrival) -> list[tuple[str, float]]:
         """Devices that serve and were not heard so long after they began to, with how long after they were."""

@@ -28,6 +28,8 @@ STAY_S_MOST: Final = 86_400
 FAILURES_MAX: Final = 20
 """Devices that are named."""
 REASON_CHARACTERS: Final = 300
+NAMED_MAX: Final = 8
+"""Groups in a text."""
 
 
 class State(StrEnum):
@@ -150,11 +152,17 @@ def plan_problems(waves: Sequence[Sequence[str]], stay_s: int, share: int) -> It
     if len(waves) > WAVES_MAX or counts.total() > GROUPS_MAX:
         yield f"it has more than {WAVES_MAX} waves, or more than {GROUPS_MAX:,} groups"
     if twice := sorted(group for group, count in counts.items() if count > 1):
-        yield f"groups that come twice: {', '.join(twice)}"
+        yield f"groups that come twice: {some_of(twice)}"
     if not 1 <= share <= 100:
         yield f"the share is from 1 to 100 percent, and not {share}"
     if not 1 <= stay_s <= STAY_S_MOST:
         yield f"devices are to stay for 1 to {STAY_S_MOST:,} seconds, and not {stay_s}"
+
+
+def some_of(groups: Sequence[str]) -> str:
+    """Their names, as far as they are few."""
+    more = len(groups) - NAMED_MAX
+    return ", ".join(groups[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def begun(rollout: Rollout, now_ms: int) -> Step:

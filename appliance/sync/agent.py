@@ -54,6 +54,8 @@ STEPS: Final = "appliance.sync.store_steps"
 UNAVAILABLE_S: Final = 60.0
 DIED_S: Final = 4.0
 """How soon a step is begun anew whose process died, for twice as long with each further time, up to UNAVAILABLE_S."""
+DOUBLED_MAX: Final = 8
+"""Times that it is at most: a process may die for weeks."""
 REPEATS_MAX: Final = 2
 """How often a step is done that has no effect, before it waits."""
 TRANSFER_AGAIN_S: Final = 30.0
@@ -158,17 +160,17 @@ class Agent:
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
         problems = (box.progress.problem, box.damage, self.disk, *machine_problems(box.settings.state))
+        planned = box.desired is None or self._planned == box.desired.generation
+        steps = self.steps if planned else ()  # what failed of another wish is not told of this one
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
             fresh.word,
-            (*problems, *_setting_problems(self.steps)),
+            (*problems, *_setting_problems(steps)),
             shown(box.settings.fleet, box.settings.said, box.progress.settings),
         )
-        stable = report_of(standing, box.desired, self._observed, self.steps)
-        if (
-            box.desired is not None and self._planned != box.desired.generation
-        ):  # nothing was done of it so far
+        stable = report_of(standing, box.desired, self._observed, steps)
+        if self.disk or not planned:  # nothing was done of it so far, or nobody knows
             stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report
@@ -235,7 +237,8 @@ class Agent:
             self._say("done", step=words(step))
             self._note_asked(step)
         elif not is_done:
-            again_s = min(DIED_S * 2.0**died, UNAVAILABLE_S) if outcome.died else outcome.again_s
+            pause_s = min(DIED_S * 2.0 ** min(died, DOUBLED_MAX), UNAVAILABLE_S)
+            again_s = pause_s if outcome.died else outcome.again_s
             self._note_stuck(step, Reason(outcome.reason), outcome.text, again_s)
 
     def _note_asked(self, step: Step) -> None:
@@ -255,8 +258,7 @@ class Agent:
         self._stuck[subject(step)] = (waits, until_s)
 
     def _trouble_with_disk(self, error: Exception) -> None:
-        text = " ".join(str(error).split())
-        self._planned = None
+        text = " ".join(str(error).split()) or type(error).__name__
         if text != self.disk:
             self._say("box cannot be looked at", reason=text)
         self.disk = text

@@ -60,3 +60,13 @@ def test_a_smaller_batch_says_nothing_against_a_large_one() -> None:
     assert rig.arrive(4, at, rows=8, due=at + DUE_MS) != []
     at = run(rig, 4, at, 2, rows=8)
     run(rig, 5, at, 2, rows=8, due=at + DUE_MS)
+
+
+def test_nor_does_one_large_batch_speak_against_what_hundreds_took_since() -> None:
+    rig = Rig(seeded=False, probe_after_refusals=0)
+    at = run(rig, 1, 0, 1)
+    at = run(rig, 2, at, 80, rows=8)
+    for number in range(3, 203):
+        at = run(rig, number, at, 10)
+    at = run(rig, 203, at, 1, rows=8)
+    assert rig.arrive(204, at, due=at + 5) != [], "it is promised in half the time that it takes"

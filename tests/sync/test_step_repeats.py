@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from appliance.config.fleet import FleetConfig
 from appliance.config.repository import RepositoryConfig
@@ -31,6 +34,10 @@ from appliance.sync.telling import Telling
 from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_agent import Pack, wanted_in
+
+
+def unreadable(state: Path) -> Catalog:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def unreachable() -> Link:
@@ -113,6 +120,20 @@ def test_a_step_whose_process_died_is_begun_anew_soon_and_later_each_time(
     assert wanted_in(enrolled) == 1
 
 
+def test_a_step_whose_process_died_for_weeks_is_begun_anew_as_one_that_did_for_minutes(
+    working: Working, enrolled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(agent_module, "STEPS", "appliance.nowhere")
+        working.now_s += working.waits_for().again_s or 0.0
+        step, done, _ = working.agent._last
+        working.agent._last = step, done, 30_000
+        assert working.waits_for().again_s == UNAVAILABLE_S
+    working.now_s += UNAVAILABLE_S
+    assert working.waits_for().reason is Reason.SERVE
+    assert wanted_in(enrolled) == 1
+
+
 def test_a_step_without_effect_waits_and_is_done_again_afterwards(
     working: Working, enrolled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +145,27 @@ def test_a_step_without_effect_waits_and_is_done_again_afterwards(
     (enrolled / "catalog.json").touch()
     assert working.waits_for().reason is Reason.SERVE
     assert wanted_in(enrolled) == 1
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["before the next look", "while it cannot look"])
+def test_what_was_refused_of_another_wish_is_not_told_of_the_next_one(
+    working: Working, monkeypatch: pytest.MonkeyPatch, looked: bool
+) -> None:
+    monkeypatch.setattr(observed, "read_catalog", lambda state: Catalog())
+    assert working.waits_for().reason is Reason.REFUSED
+    (said,) = working.agent.report().models
+    assert said.phase == "refused"
+    box = working.agent.box
+    assert box.desired is not None
+    later = structs.replace(box.desired, generation=box.desired.generation + 1)
+    box.trusted = replace(box.trusted, desired=later)
+    if not looked:
+        monkeypatch.setattr(observed, "read_catalog", unreadable)
+        (box.settings.state / "catalog.json").touch()
+        asyncio.run(working.agent.reconcile())
+        assert working.agent.disk
+    report = working.agent.report()
+    assert ([each.phase for each in report.models], report.converged) == (["done"], False)
 
 
 def test_what_could_not_be_read_once_is_read_with_the_next_look(

@@ -22,6 +22,8 @@ COLD_WEIGHT = 0.05
 """Weight of the first batch ever: it pays for first touches and lazy set-up."""
 WARM_BATCHES = 4
 """Before so many batches nothing is called an outlier."""
+FIRST_BATCHES = 16
+"""So many batches outweigh one of them that is doubted, which no other one settles any more."""
 ROUNDING = 0.001
 """Nanoseconds of floating-point noise; otherwise estimates are rounded up."""
 ALL = (0, inf)
@@ -136,6 +138,8 @@ class ServiceTime:
     def _refuted(self, rows: int, ns: float) -> bool:
         """Whether what is doubted should have taken less than half as long: no batch takes longer than a larger one.
         A batch at least as large settles it either way."""
+        if self._doubted != ALL and self.seen >= FIRST_BATCHES:
+            self._doubted = None
         if self._doubted is None or rows < self._doubted[0]:
             return False
         doubted_ns = self._doubted[1]

@@ -43,7 +43,8 @@ class Held(NamedTuple):
 class Worker:
     """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
     those that it was asked to load and has not answered, and how; ``had`` are all that it ever held; ``whole``: it has
-    answered all that it began with; ``kept_from`` is what its jail keeps it from."""
+    answered all that it began with; ``kept_from`` is what its jail keeps it from; ``capturing`` are those whose
+    runs it may capture."""
 
     id: int
     group: int
@@ -56,6 +57,7 @@ class Worker:
     loaded: set[int] = field(default_factory=set)
     loading: dict[int, LoadWish] = field(default_factory=dict)
     had: set[int] = field(default_factory=set)
+    capturing: set[int] = field(default_factory=set)
     whole: bool = False
 
     def answered(self, model: int) -> None:

@@ -186,6 +186,8 @@ class InstanceGroups:
             wish = load_wish(served, self._here.attempts.get(served.id))._replace(room_bytes=room_bytes)
             worker.loading[served.id] = wish
             model = replace(served.model, cuda_graphs=False) if served.placed.uncaptured else served.model
+            if model.cuda_graphs and not model.on_cpu:
+                worker.capturing.add(served.id)
             self._port.load(worker.id, served.id, model, wish)
 
     def tick(self, now_ns: int) -> None:
@@ -284,6 +286,14 @@ class InstanceGroups:
         """Load a version without CUDA graphs from now on: its worker gave up a session that went with one."""
         if served.model.cuda_graphs and not served.model.on_cpu:
             served.placed.uncaptured = UNCAPTURED
+
+    def may_give_up(self, worker_id: int, served: Served | None) -> bool:
+        """Whether what a worker captures includes ``served``, or None: anything. It says itself that it gave up: each
+        version excuses one end of each worker that was to capture it, and no more."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return False
+        return bool(worker.capturing) if served is None else served.id in worker.capturing
 
     def resume(self, group: InstanceGroup, now_ns: int) -> list[Served]:
         """Start what is due in ``group``, and open what its other workers can do alone."""
