@@ -54,7 +54,7 @@ def _read(row: Row[Any]) -> Kept:
 
 def wish_of(rollout: Rollout) -> Wish:
     """What is wished in each of its groups."""
-    return Wish(rollout.version, interface_change=rollout.interface_change)
+    return Wish(rollout.version, interface_change=rollout.interface_change, downgrade=rollout.downgrade)
 
 
 def scopes_of(groups: Iterable[str]) -> list[str]:

@@ -147,6 +147,7 @@ def _planned(request: RolloutRequest, who: str, now_ms: int) -> Rollout:
         allow=request.allow,
         back=request.back,
         interface_change=request.interface_change,
+        downgrade=request.downgrade,
         since_ms=now_ms,
     )
 

@@ -167,6 +167,16 @@ def test_a_group_that_was_wished_the_version_before_is_wished_it_as_the_rest_and
     assert (site.versions(), site.wishes()["south"]["interface_change"]) == ([2, 1, 1], True)
 
 
+def test_an_older_version_is_wished_as_a_downgrade_where_that_is_said(site: Site) -> None:
+    site.start()
+    assert not site.wishes()["pilot"]["downgrade"]
+    site.act("halt")
+    found = site.start(downgrade=True)
+    assert (found["downgrade"], site.wishes()["pilot"]["downgrade"]) == (True, True)
+    site.follow("pilot")
+    assert [site.wishes()[group]["downgrade"] for group in GROUPS] == [True, True, True]
+
+
 def test_a_person_who_wishes_otherwise_halts_it(site: Site) -> None:
     site.start()
     site.want("pilot", 3)
