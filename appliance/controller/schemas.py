@@ -264,6 +264,12 @@ class Replaced(Changed, frozen=True):
     before: bool
 
 
+class WishMade(Replaced, frozen=True):
+    """The same of a wish, and the rollouts that halt for it."""
+
+    halts: list[str]
+
+
 class TokenWithdrawn(Changed, frozen=True):
     """A token that was withdrawn; ``last_admin``: it was an admin's, and no other one of an admin is good."""
 

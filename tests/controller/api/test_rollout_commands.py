@@ -106,6 +106,19 @@ def test_a_wave_of_which_no_device_counts_says_that_it_waits_for_ever(site: Site
     assert "not there:" not in out
 
 
+def test_who_wishes_otherwise_hears_which_rollout_halts_for_it(site: Site, fleet: Fleet) -> None:
+    fleet("rollout", "m=2", *WAVES)
+    told = "rollout 1 of m/2 halts for this; 'appliance fleet rollout m' with --resume, --back or --stop\n"
+    for words in (("m=2", "--group", "north"), ("m=3", "--device", "box-north"), ("m=1", "--group", "south")):
+        assert fleet("want", *words)[::2] == (Exit.OK, "")
+    assert fleet("want", "m=3", "--group", "north")[::2] == (Exit.OK, told)
+    assert json.loads(fleet("want", "m", "--withdraw", "--group", "pilot", "--json")[1])["halts"] == [
+        "rollout 1 of m/2"
+    ]
+    site.steps()
+    assert fleet("want", "m=1", "--group", "north")[::2] == (Exit.OK, ""), "it has halted already"
+
+
 def test_an_older_version_goes_out_as_a_downgrade(site: Site, fleet: Fleet) -> None:
     assert fleet("rollout", "m=1", *WAVES, "--downgrade")[0] == Exit.OK
     assert site.newest()["downgrade"] is True

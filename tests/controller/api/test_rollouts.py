@@ -143,6 +143,7 @@ def test_a_device_that_refuses_halts_it_and_nothing_further_is_wished(site: Site
 def test_who_has_it_go_back_has_each_group_wish_what_it_did_before(site: Site) -> None:
     site.want("north", None)
     site.start(waves=[["north"], ["pilot", "south"]], back=True)
+    assert json.loads(site.person.get("/audit")[-1]["detail"])["back"] is True
     site.follow("north")
     assert site.versions() == [2, 2, 2]
     site.follow("pilot", refuses=True)
