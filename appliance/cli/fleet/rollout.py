@@ -99,7 +99,8 @@ def _list(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(found, indent=None if arguments.watch else 2))
             return
-        shown = [each for each in found if each["state"] not in OVER or each in found[-SHOWN:]]
+        newest = found[-(1 if arguments.watch else SHOWN) :]
+        shown = [each for each in found if each["state"] not in OVER or each in newest]
         notes = [line for each in shown for line in _notes(each, newest=each is found[-1])]
         if left := len(found) - len(shown):
             notes.append(f"and {left} before that are over; --json has them")

@@ -135,7 +135,9 @@ def test_of_a_wave_with_many_groups_some_are_named(site: Site, fleet: Fleet, new
     assert "g8" not in out
 
 
-def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fleet) -> None:
+def test_the_newest_and_those_that_are_not_over_are_shown(
+    site: Site, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(SHOWN + 2):
         site.start()
         site.act("stop")
@@ -143,6 +145,15 @@ def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fle
     assert "and 2 before that are over; --json has them" in out
     assert [int(each) for each in re.findall(r"^(\d+) m/2", out, re.MULTILINE)] == list(range(3, SHOWN + 3))
     assert len(json.loads(fleet("rollouts", "--json")[1])) == SHOWN + 2
+    site.start()
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("appliance.cli.fleet.session.time.sleep", interrupted)
+    status, out, _ = fleet("rollouts", "--watch")
+    assert (status, re.findall(r"^(\d+) m/2", out, re.MULTILINE)) == (Exit.INTERRUPTED, [str(SHOWN + 3)])
+    assert f"and {SHOWN + 2} before that are over" in out, "a screen is for what goes on"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +191,10 @@ def test_what_the_controller_refuses_is_one_line(site: Site, fleet: Fleet) -> No
     assert error == (
         "appliance fleet rollout: the rollout cannot begin: groups that come twice: pilot; m/9 was not released; "
         "there are versions 1, 2, 3; no device is in: nobody\n"
+    )
+    assert (
+        "no device is in: pilto (did you mean 'pilot'?), nobody\n"
+        in fleet("rollout", "m=2", "--wave", "pilto,nobody")[2]
     )
     assert "it has no wave" in fleet("rollout", "m=2")[2]
     assert "there is no rollout of 'other'" in fleet("rollout", "other", "--halt")[2]
