@@ -16,6 +16,7 @@ from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.publishing import AT_ONCE, Publisher
 from appliance.controller.releases import Releases
+from appliance.controller.rollout_rows import rollouts_in, wished_otherwise
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -35,6 +36,7 @@ from appliance.controller.schemas import (
     TokenWithdrawn,
     WantRequest,
     Wish,
+    WishMade,
 )
 from appliance.controller.standings import SHOWN, is_current, report_of, standings
 from appliance.controller.wishing import make_ready, put_wish
@@ -42,6 +44,7 @@ from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import Setting
 from appliance.fleet.messages import Report
 from appliance.fleet.places import CONFLICT, REVOKED, Census, Whereabouts, census
+from appliance.fleet.rollout import State
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
@@ -222,7 +225,7 @@ class People:
 
     # --- what is wanted
 
-    def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
+    def want(self, request: WantRequest, who: str, now_ms: int) -> WishMade:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope = _scope(request.group, request.device)
         with self._store.look() as rows:
@@ -231,7 +234,9 @@ class People:
         make_ready(self._store, self._releases, request.model, request.wish, key, [scope])
         with self._store.transaction() as rows:
             before = put_wish(rows, scope, request.model, request.wish, who, now_ms)
-        return Replaced(len(concerned), before)
+            running = rollouts_in(rows, model=request.model, state=State.RUNNING)
+            halts = [each.rollout.what for each in running if wished_otherwise(rows, each)]
+        return WishMade(len(concerned), before, halts)
 
     def setting(self, request: SettingRequest, who: str, now_ms: int) -> Replaced:
         """The setting counts from the next poll of each device on. Raises Unknown and OperatorError."""

@@ -45,6 +45,7 @@ from appliance.controller.schemas import (
     TokenMade,
     TokenWithdrawn,
     WantRequest,
+    WishMade,
     Withdrawn,
 )
 from appliance.controller.withdrawal import withdraw
@@ -174,7 +175,7 @@ class PeopleApi:
         people = self._people
         return (
             _post(
-                "/want", "wish for a model in a group or on a device", Replaced, WantRequest,
+                "/want", "wish for a model in a group or on a device", WishMade, WantRequest,
                 lambda asked: people.want(asked.body, asked.who, asked.now_ms),
             ),
             _post(

@@ -54,7 +54,7 @@ def _read(row: Row[Any]) -> Kept:
 
 def wish_of(rollout: Rollout) -> Wish:
     """What is wished in each of its groups."""
-    return Wish(rollout.version, interface_change=rollout.interface_change)
+    return Wish(rollout.version, interface_change=rollout.interface_change, downgrade=rollout.downgrade)
 
 
 def scopes_of(groups: Iterable[str]) -> list[str]:
@@ -102,7 +102,7 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
     if what := _what(kept.rollout, after):
         rows.note(
             now_ms, who, what, number=after.number, model=after.model, version=after.version,
-            wave=len(after.begun), reason=after.reason, failed=[each.device for each in after.failed],
+            wave=len(after.begun), reason=after.reason, back=after.back, failed=[each.device for each in after.failed],
             waves=[wave.groups for wave in after.waves if not kept.rollout.begun], **_limits(after),
         )  # fmt: skip
 

@@ -3,7 +3,8 @@ runs, ``rollout_steps`` decides by and by. Blocks: off the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,8 @@ from appliance.fleet.rollout import (
 )
 
 HALTS: Final = frozenset({State.RUNNING})
+MEANT_MOST: Final = 10
+"""Groups for which one is looked for that may be meant."""
 TAKES_BACK: Final = OPEN | {State.DONE}
 
 
@@ -149,6 +152,7 @@ def _planned(request: RolloutRequest, who: str, now_ms: int) -> Rollout:
         allow=request.allow,
         back=request.back,
         interface_change=request.interface_change,
+        downgrade=request.downgrade,
         since_ms=now_ms,
     )
 
@@ -171,9 +175,18 @@ def _start_problems(rows: View, request: RolloutRequest) -> Iterator[str]:
     found = rows.all(tables.devices, "in_group", "state", in_group=groups)
     there = {row.in_group for row in found if row.state != REVOKED}
     if empty := [group for group in groups if group not in there]:
-        yield f"no device is in: {some_of(empty)}"
+        yield f"no device is in: {some_of([*_as_meant(rows, empty)])}"
     for kept in rollouts_in(rows, model=request.model, state=State.RUNNING):
         yield f"rollout {kept.rollout.number}, to version {kept.rollout.version}, runs already; stop it first"
+
+
+def _as_meant(rows: View, empty: Sequence[str]) -> Iterator[str]:
+    """The groups that no device is in, the first few with the one that may be meant."""
+    found = rows.all(tables.devices, "in_group", "state")
+    known = sorted({row.in_group for row in found if row.state != REVOKED})
+    for number, group in enumerate(empty):
+        near = get_close_matches(group, known, n=1) if number < MEANT_MOST else []
+        yield f"{group} (did you mean '{near[0]}'?)" if near else group
 
 
 def _check_resume(before: Rollout, after: Rollout, said: Mapping[str, Any]) -> None:

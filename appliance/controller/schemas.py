@@ -52,7 +52,8 @@ class WantRequest(Struct, frozen=True, forbid_unknown_fields=True):
 class RolloutRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A version that goes out in waves of groups. ``stay_s`` is for how long devices are to say that they serve it,
     ``share`` how many of a wave in percent, ``allow`` how many devices may refuse it; ``back``: what was wished before
-    is wished again if more do; ``interface_change``: it goes live although clients cannot talk to it as before."""
+    is wished again if more do; ``interface_change``: it goes live although clients cannot talk to it as before;
+    ``downgrade``: devices take it although a newer one was wanted there."""
 
     model: Name
     version: Number
@@ -62,6 +63,7 @@ class RolloutRequest(Struct, frozen=True, forbid_unknown_fields=True):
     allow: Count = 0
     back: bool = False
     interface_change: bool = False
+    downgrade: bool = False
 
 
 class ResumeRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,6 +262,12 @@ class Replaced(Changed, frozen=True):
     """The same of a wish or a setting; ``before``: there was one of it, which gave way or was taken back."""
 
     before: bool
+
+
+class WishMade(Replaced, frozen=True):
+    """The same of a wish, and the rollouts that halt for it."""
+
+    halts: list[str]
 
 
 class TokenWithdrawn(Changed, frozen=True):

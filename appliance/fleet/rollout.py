@@ -80,8 +80,9 @@ class FailedDevice(Struct, frozen=True, kw_only=True):
 class Rollout(Struct, frozen=True, kw_only=True):
     """A rollout: which version goes to whom and when, ``by`` whom and ``at_ms`` which time it began; how long devices
     are to say that they serve it, which ``share`` of a wave is to be there in percent, how many devices ``allow``s it
-    to refuse; whether it goes ``back`` by itself if more do; whether clients' interfaces may change. And what it is at
-    since when, why, and who refused: some of them, where they are many."""
+    to refuse; whether it goes ``back`` by itself if more do; whether clients' interfaces may change, and whether it is
+    taken where a newer one was wanted. And what it is at since when, why, and who refused: some of them, where they are
+    many."""
 
     number: int
     model: str
@@ -94,6 +95,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     allow: int = 0
     back: bool = False
     interface_change: bool = False
+    downgrade: bool = False
     state: State = State.RUNNING
     since_ms: int
     reason: str = ""

@@ -117,6 +117,9 @@ def _want(arguments: argparse.Namespace) -> int:
     profile = read_profile()
     body = {"model": model, "wish": wish, "group": arguments.group, "device": arguments.device}
     found = Controller(profile).post("/want", body)
+    for each in found.get("halts", ()):  # a controller of an earlier release does not say it
+        rest = f"'appliance fleet rollout {model}' with --resume, --back or --stop"
+        print_text(printable(f"{each} halts for this; {rest}"), sys.stderr)
     version = 0 if arguments.withdraw else int(number)
     wished = Wished(model=model, version=version, group=arguments.group, device=arguments.device)
     if not arguments.wait:

@@ -14,6 +14,7 @@ from appliance.cli.fleet.view import Row, add_showing, ago
 from appliance.cli.numbers import natural, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
+from appliance.domain.quantity import counted
 
 ACTIONS: Final = ("halt", "resume", "back", "stop")
 LIMITS: Final = ("stay_s", "share", "allow")
@@ -32,7 +33,11 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(f"'{model}' is no model: {NAME_RULE}")
     if mark:
         return _start(arguments, model, number)
-    if len(actions) != 1 or arguments.wave or arguments.allow_interface_change:
+    if arguments.wave or arguments.allow_interface_change or arguments.downgrade:
+        raise CommandFailed(
+            "--wave, --allow-interface-change and --downgrade are for a rollout that begins: give MODEL=VERSION"
+        )
+    if len(actions) != 1:
         raise CommandFailed(
             "say MODEL=VERSION and --wave to begin a rollout, or MODEL and one of --halt, --resume, --back and --stop"
         )
@@ -59,6 +64,7 @@ def _start(arguments: argparse.Namespace, model: str, number: str) -> int:
         "waves": [wave.split(",") for wave in arguments.wave],
         "back": arguments.back,
         "interface_change": arguments.allow_interface_change,
+        "downgrade": arguments.downgrade,
     }
     body |= {name: getattr(arguments, name) for name in LIMITS if getattr(arguments, name) is not None}
     wrong = [group for wave in body["waves"] for group in wave if not is_name(group)]
@@ -72,8 +78,16 @@ def _say(arguments: argparse.Namespace, found: Any) -> int:
     if arguments.json:
         print(json.dumps(found), flush=True)
     else:
-        print_text(printable(_standing(found)))
+        print_text("\n".join(map(printable, (_standing(found), *_next(found)))))
     return Exit.OK
+
+
+def _next(rollout: Any) -> Iterator[str]:
+    """Where to look after what was said."""
+    if rollout["state"] == "running":
+        yield "'appliance fleet rollouts --watch' shows where its devices are"
+    elif rollout["state"] == "taken back":
+        yield "'appliance fleet devices --not-there' names those that are not back yet"
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -85,8 +99,9 @@ def _list(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(found, indent=None if arguments.watch else 2))
             return
-        shown = [each for each in found if each["state"] not in OVER or each in found[-SHOWN:]]
-        notes = [line for each in shown for line in _notes(each)]
+        newest = found[-(1 if arguments.watch else SHOWN) :]
+        shown = [each for each in found if each["state"] not in OVER or each in newest]
+        notes = [line for each in shown for line in _notes(each, newest=each is found[-1])]
         if left := len(found) - len(shown):
             notes.append(f"and {left} before that are over; --json has them")
         table(TITLES, [row for each in shown for row in _rows(each)], notes)
@@ -124,19 +139,49 @@ def _at(rollout: Any, wave: Any) -> str:
 
 def _there(wave: Any) -> str:
     """How many are there of those that count."""
-    count = sum(wave[each] for each in ("there", "serving", "coming", "unheard"))
-    return f"{wave['there']:,} of {count:,}"
+    return f"{wave['there']:,} of {_counting(wave):,}"
 
 
-def _notes(rollout: Any) -> Iterator[str]:
-    """What the rows have no room for: why it is as it is, and who refused."""
-    if rollout["state"] != "done":
+def _counting(wave: Any) -> int:
+    """Devices of which a share is to be there."""
+    count: int = sum(wave[each] for each in ("there", "serving", "coming", "unheard"))
+    return count
+
+
+def _notes(rollout: Any, *, newest: bool) -> Iterator[str]:
+    """What the rows have no room for: why it is as it is, who is looked for where, and who refused. Of those that are
+    over, only the ``newest`` has all."""
+    if newest or rollout["state"] != "done":
         yield _standing(rollout)
+    if not newest and rollout["state"] in OVER:
+        return
+    for number, wave in enumerate(rollout["waves"], start=1):
+        yield from _wave_notes(rollout, number, wave)
     for each in rollout["failed"]:
         yield f"{each['device']}: {each['phase']}: {each['reason']}"
     refused = sum(wave["refused"] for wave in rollout["waves"])
     if (more := refused - len(rollout["failed"])) > 0:
         yield f"and {more:,} more; 'appliance fleet devices --not-there' shows all"
+
+
+def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
+    """Who of a wave is not there, by which command that shows; what the counts of its row leave out; and that it waits
+    in vain."""
+    of, away = f"of wave {number}", wave["coming"] + wave["unheard"]
+    left_out = wave["held"] + wave["refused"] + wave["apart"]
+    if away and rollout["state"] == "running" and not wave["done_ms"]:
+        group = f" --group {wave['groups'][0]}" if len(wave["groups"]) == 1 else ""
+        are = "is" if away == 1 else "are"
+        yield f"{counted(away, 'device')} {of} {are} not there: 'appliance fleet devices{group} --not-there' names them"
+    if wave["apart"]:
+        have = "has a wish of its" if wave["apart"] == 1 else "have wishes of their"
+        count = "does" if wave["apart"] == 1 else "do"
+        yield f"{counted(wave['apart'], 'device')} {of} {have} own for {rollout['model']}, and {count} not count"
+    if rollout["state"] == "running" and left_out and not _counting(wave):
+        yield (
+            f"no device {of} can bring it on: each is held, refused it or has a wish of its own; mend that, or "
+            f"'appliance fleet rollout {rollout['model']}' with --back or --stop"
+        )
 
 
 def _standing(rollout: Any) -> str:
@@ -153,7 +198,7 @@ def _standing(rollout: Any) -> str:
             rest = f"'appliance fleet rollout {rollout['model']}' with --resume, --back or --stop"
             return f"{of} halted {where} {why}; {rest} says how it goes on"
         case "done":
-            return f"{of} is done: enough devices of each wave serve it"
+            return f"{of} was done {ago(rollout['since_ms'])} ago: enough devices of each wave serve it"
     return f"{of} was {rollout['state']} {where} {why}"
 
 
@@ -192,6 +237,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--allow-interface-change",
         action="store_true",
         help="have it go live although clients of what serves cannot talk to it",
+    )
+    parser.add_argument(
+        "--downgrade",
+        action="store_true",
+        help="have it taken although a newer version was wanted before; else devices that lack it refuse it",
     )
     parser.add_argument("--halt", action="store_true", help="wish for nothing further, until --resume")
     parser.add_argument(

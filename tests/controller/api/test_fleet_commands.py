@@ -275,8 +275,9 @@ def test_what_was_never_wished_or_set_is_not_said_to_be_taken_back(
         Exit.OK,
         "the group 'stie' had no wish for m; nothing was changed\n",
     )
-    assert json.loads(fleet(*withdraw, "--group", "site", "--json")[1]) == {"devices": 1, "before": False}
-    assert json.loads(fleet(*withdraw, "--device", "box-1", "--json")[1]) == {"devices": 1, "before": True}
+    nothing = json.loads(fleet(*withdraw, "--group", "site", "--json")[1])
+    assert nothing == {"devices": 1, "before": False, "halts": []}
+    assert json.loads(fleet(*withdraw, "--device", "box-1", "--json")[1]) == {**nothing, "before": True}
     assert fleet(*withdraw, "--device", "box-1")[1] == (
         "the device 'box-1' had no wish for m of its own; nothing was changed\n"
     )

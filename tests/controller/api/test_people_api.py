@@ -77,6 +77,7 @@ def test_a_release_is_wished_for_and_comes_with_every_way_to_get_it(
     assert desk.person().post("/want", {"model": "m", "group": "site", "wish": {"version": 1}}) == {
         "devices": 2,
         "before": False,
+        "halts": [],
     }
     assert set(wanted(one.polled())) == set(wanted(other.polled())) == {"m"}
     assert wanted(far.polled()) == {}
@@ -273,7 +274,11 @@ def test_what_takes_nothing_back_changes_nothing(desk: Desk, new_box: NewBox) ->
             return person.get("/audit/check"), view.number("revision")
 
     before = at()
-    assert person.post("/want", {"model": "m", "group": "site"}) == {"devices": 1, "before": False}
+    assert person.post("/want", {"model": "m", "group": "site"}) == {
+        "devices": 1,
+        "before": False,
+        "halts": [],
+    }
     assert person.post("/settings", {"name": "fleet.poll_s", "group": "site"}) == {
         "devices": 1,
         "before": False,

@@ -32,9 +32,10 @@ def test_a_rollout_is_begun_and_shown_with_its_waves(site: Site, fleet: Fleet) -
     status, out, _ = fleet(
         "rollout", "m=2", *WAVES, "--stay", "60", "--share", "90", "--allow", "1", "--back"
     )
-    assert (status, out) == (
-        Exit.OK,
-        "rollout 1 of m/2 runs in wave 1 of 2: 90 % are to serve it for 60 s, 1 may refuse it\n",
+    assert status == Exit.OK
+    assert out == (
+        "rollout 1 of m/2 runs in wave 1 of 2: 90 % are to serve it for 60 s, 1 may refuse it\n"
+        "'appliance fleet rollouts --watch' shows where its devices are\n"
     )
     found = site.newest()
     assert [wave["groups"] for wave in found["waves"]] == [["pilot"], ["north", "south"]]
@@ -43,13 +44,20 @@ def test_a_rollout_is_begun_and_shown_with_its_waves(site: Site, fleet: Fleet) -
     out = fleet("rollouts")[1]
     assert re.search(r"^1 m/2 +running +1: for .*? +0 of 1 +0 +1 +0 +0 +pilot$", out, re.MULTILINE), out
     assert NOTHING.search(out)
+    assert (
+        "\n1 device of wave 1 is not there: 'appliance fleet devices --group pilot --not-there' names" in out
+    )
     site.follow("pilot")
     out = fleet("rollouts")[1]
     assert re.search(r"^1 m/2 +running +1: done +1 of 1 +0 +0 +0 +0 +pilot$", out, re.MULTILINE), out
     assert re.search(r"^ +2: for .*? +0 of 2 +0 +2 +0 +0 +north, south$", out, re.MULTILINE), out
+    assert "\n2 devices of wave 2 are not there: 'appliance fleet devices --not-there' names" in out
     site.follow("north", "south")
     site.follow("north", "south")
     out = fleet("rollouts")[1]
+    assert re.search(
+        r"^rollout 1 of m/2 was done .* ago: enough devices of each wave serve it$", out, re.MULTILINE
+    ), out
     titles = out.splitlines()[0].split()
     assert titles == ["rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups"]
     assert re.search(r"^ +2: done +2 of 2 +0 +0 +0 +0 +north, south$", out, re.MULTILINE), out
@@ -76,9 +84,45 @@ def test_one_that_halted_says_why_who_and_what_can_be_done(site: Site, fleet: Fl
     assert "halted in wave 1 of 2" in fleet("rollout", "m", "--halt")[1]
     status, out, _ = fleet("rollout", "m", "--back")
     assert (status, "rollout 1 of m/2 was taken back in wave 1 of 2" in out) == (Exit.OK, True)
+    assert "'appliance fleet devices --not-there' names those that are not back yet\n" in out
     assert site.versions() == [1, 1, 1]
+    assert "box-pilot: failed: golden case 'a'\n" in fleet("rollouts")[1]
     assert json.loads(fleet("rollout", "m=2", "--wave", "pilot", "--json")[1])["number"] == 2
+    assert "box-pilot: failed" not in fleet("rollouts")[1], "it is of an earlier one, which is over"
     assert "was stopped in wave 1 of 1" in fleet("rollout", "m", "--stop")[1]
+
+
+def test_a_wave_of_which_no_device_counts_says_that_it_waits_for_ever(site: Site, fleet: Fleet) -> None:
+    site.person.post("/want", {"model": "m", "device": "box-pilot", "wish": {"version": 1}})
+    fleet("rollout", "m=2", *WAVES)
+    assert "no device of wave 1" not in fleet("rollouts")[1], "nobody has looked yet"
+    site.steps()
+    out = fleet("rollouts")[1]
+    assert (
+        "no device of wave 1 can bring it on: each is held, refused it or has a wish of its own; mend that, or "
+        "'appliance fleet rollout m' with --back or --stop\n"
+    ) in out
+    assert "1 device of wave 1 has a wish of its own for m, and does not count\n" in out
+    assert "not there:" not in out
+
+
+def test_who_wishes_otherwise_hears_which_rollout_halts_for_it(site: Site, fleet: Fleet) -> None:
+    fleet("rollout", "m=2", *WAVES)
+    told = "rollout 1 of m/2 halts for this; 'appliance fleet rollout m' with --resume, --back or --stop\n"
+    for words in (("m=2", "--group", "north"), ("m=3", "--device", "box-north"), ("m=1", "--group", "south")):
+        assert fleet("want", *words)[::2] == (Exit.OK, "")
+    assert fleet("want", "m=3", "--group", "north")[::2] == (Exit.OK, told)
+    assert json.loads(fleet("want", "m", "--withdraw", "--group", "pilot", "--json")[1])["halts"] == [
+        "rollout 1 of m/2"
+    ]
+    site.steps()
+    assert fleet("want", "m=1", "--group", "north")[::2] == (Exit.OK, ""), "it has halted already"
+
+
+def test_an_older_version_goes_out_as_a_downgrade(site: Site, fleet: Fleet) -> None:
+    assert fleet("rollout", "m=1", *WAVES, "--downgrade")[0] == Exit.OK
+    assert site.newest()["downgrade"] is True
+    assert site.wishes()["pilot"]["downgrade"] is True
 
 
 def test_of_a_wave_with_many_groups_some_are_named(site: Site, fleet: Fleet, new_box: NewBox) -> None:
@@ -91,7 +135,9 @@ def test_of_a_wave_with_many_groups_some_are_named(site: Site, fleet: Fleet, new
     assert "g8" not in out
 
 
-def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fleet) -> None:
+def test_the_newest_and_those_that_are_not_over_are_shown(
+    site: Site, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(SHOWN + 2):
         site.start()
         site.act("stop")
@@ -99,6 +145,15 @@ def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fle
     assert "and 2 before that are over; --json has them" in out
     assert [int(each) for each in re.findall(r"^(\d+) m/2", out, re.MULTILINE)] == list(range(3, SHOWN + 3))
     assert len(json.loads(fleet("rollouts", "--json")[1])) == SHOWN + 2
+    site.start()
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("appliance.cli.fleet.session.time.sleep", interrupted)
+    status, out, _ = fleet("rollouts", "--watch")
+    assert (status, re.findall(r"^(\d+) m/2", out, re.MULTILINE)) == (Exit.INTERRUPTED, [str(SHOWN + 3)])
+    assert f"and {SHOWN + 2} before that are over" in out, "a screen is for what goes on"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +161,9 @@ def test_the_newest_and_those_that_are_not_over_are_shown(site: Site, fleet: Fle
     [
         (("m",), "say MODEL=VERSION and --wave to begin a rollout, or MODEL and one of"),
         (("m", "--halt", "--stop"), "say MODEL=VERSION and --wave"),
-        (("m", "--halt", "--wave", "pilot"), "say MODEL=VERSION and --wave"),
+        (("m", "--halt", "--wave", "pilot"), "--downgrade are for a rollout that begins: give MODEL=VERSION"),
+        (("m", "--resume", "--allow-interface-change"), "--downgrade are for a rollout that begins"),
+        (("m", "--resume", "--downgrade"), "--downgrade are for a rollout that begins"),
         (
             ("m", "--halt", "--share", "5"),
             "--stay, --share and --allow are for a rollout that begins or goes on",
@@ -134,6 +191,10 @@ def test_what_the_controller_refuses_is_one_line(site: Site, fleet: Fleet) -> No
     assert error == (
         "appliance fleet rollout: the rollout cannot begin: groups that come twice: pilot; m/9 was not released; "
         "there are versions 1, 2, 3; no device is in: nobody\n"
+    )
+    assert (
+        "no device is in: pilto (did you mean 'pilot'?), nobody\n"
+        in fleet("rollout", "m=2", "--wave", "pilto,nobody")[2]
     )
     assert "it has no wave" in fleet("rollout", "m=2")[2]
     assert "there is no rollout of 'other'" in fleet("rollout", "other", "--halt")[2]

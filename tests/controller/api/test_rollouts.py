@@ -143,6 +143,7 @@ def test_a_device_that_refuses_halts_it_and_nothing_further_is_wished(site: Site
 def test_who_has_it_go_back_has_each_group_wish_what_it_did_before(site: Site) -> None:
     site.want("north", None)
     site.start(waves=[["north"], ["pilot", "south"]], back=True)
+    assert json.loads(site.person.get("/audit")[-1]["detail"])["back"] is True
     site.follow("north")
     assert site.versions() == [2, 2, 2]
     site.follow("pilot", refuses=True)
@@ -165,6 +166,16 @@ def test_a_group_that_was_wished_the_version_before_is_wished_it_as_the_rest_and
     site.follow("pilot")
     assert site.act("back")["state"] == "taken back"
     assert (site.versions(), site.wishes()["south"]["interface_change"]) == ([2, 1, 1], True)
+
+
+def test_an_older_version_is_wished_as_a_downgrade_where_that_is_said(site: Site) -> None:
+    site.start()
+    assert not site.wishes()["pilot"]["downgrade"]
+    site.act("halt")
+    found = site.start(downgrade=True)
+    assert (found["downgrade"], site.wishes()["pilot"]["downgrade"]) == (True, True)
+    site.follow("pilot")
+    assert [site.wishes()[group]["downgrade"] for group in GROUPS] == [True, True, True]
 
 
 def test_a_person_who_wishes_otherwise_halts_it(site: Site) -> None:
