@@ -6,7 +6,7 @@ Composition only: imported by the daemon's starter and ``config check``. ``appli
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -109,22 +109,22 @@ def trace_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
         yield from (("trace.file", text) for text in file_problems(config.trace.file))
 
 
-def port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
-    """What keeps the front end from listening as it is told to."""
-    yield from _tls_problems({"grpc": config.grpc, "http": config.http})
+def port_problems(section: str, config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """What keeps the front end from listening as that section tells it to."""
+    yield from _tls_problems(section, getattr(config, section))
 
 
-def next_port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+def next_port_problems(section: str, config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """The same of a start by systemd that is yet to come."""
-    yield from _tls_problems({"grpc": for_next_start(config.grpc), "http": for_next_start(config.http)})
+    yield from _tls_problems(section, for_next_start(getattr(config, section)))
 
 
-def _tls_problems(ports: Mapping[str, ListeningConfig | None]) -> Iterator[tuple[str, str]]:
-    for section, port in ports.items():
-        if port is not None and port.addresses:
-            yield from ((f"{section}.{key}", text) for key, text in certificate_problems(port))
+def _tls_problems(section: str, port: ListeningConfig | None) -> Iterator[tuple[str, str]]:
+    if port is not None and port.addresses:
+        yield from ((f"{section}.{key}", text) for key, text in certificate_problems(port))
 
 
+PORTS: Final = ("grpc", "http")
 WHOLE: Final = (runtime_problems, trace_problems, front_end_problems, region_problems)
 CHECKS: Final = Checks(
     settings={
@@ -140,10 +140,10 @@ CHECKS: Final = Checks(
         **{f"fleet.{key}": check for key, check in FLEET.items()},
         "fleet.contact_plan": plan_problems,
     },
-    whole=(*WHOLE, port_problems),
+    whole=(*WHOLE, *(partial(port_problems, port) for port in PORTS)),
 )
 """Every question that is asked of this machine before anything starts."""
-NEXT_CHECKS: Final = replace(CHECKS, whole=(*WHOLE, next_port_problems))
+NEXT_CHECKS: Final = replace(CHECKS, whole=(*WHOLE, *(partial(next_port_problems, port) for port in PORTS)))
 
 load: Final = partial(loading.load, checks=CHECKS)
 load_for_next_start: Final = partial(loading.load, checks=NEXT_CHECKS)

@@ -16,7 +16,7 @@ from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, printable
 from appliance.config.grpc import GrpcConfig
 from appliance.config.listening import FrontEndKind
-from appliance.config.telemetry import LogFormat
+from appliance.config.telemetry import LogConfig, LogFormat, LogLevel
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.address import parse_address
 from appliance.domain.errors import ConfigInvalid
@@ -25,6 +25,7 @@ from appliance.frontend.listening.certificates import bearer_of
 
 if TYPE_CHECKING:
     from appliance.daemon.daemon import Started
+    from appliance.engine.port import IndexEntry
 
 DEFAULT_GRPC = "127.0.0.1:8001"
 SHOWN_MODELS = 20
@@ -59,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     def announce(started: Started) -> None:
         """In one write: the log's lines may go to the same place."""
-        sys.stdout.write(f"{welcome(started, config.place, config.grpc)}\n")
+        said = welcome(started, config.place, config.grpc, logged=_logs_here(config.log))
+        sys.stdout.write(f"{said}\n")
         sys.stdout.flush()
 
     reread = partial(configuration.reload, arguments.config, _overrides(arguments), "quotas")
@@ -86,28 +88,37 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return {**said, **given_models(arguments)}
 
 
-def welcome(started: Started, models: str, settings: GrpcConfig) -> str:
+def _logs_here(log: LogConfig) -> bool:
+    """Whether the log's warnings go, in its form for people, to the terminal on which the start is told."""
+    for_people = log.format is not LogFormat.JSON and log.level is not LogLevel.ERROR
+    return for_people and not log.file and sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def welcome(started: Started, models: str, settings: GrpcConfig, *, logged: bool = False) -> str:
     """What a person sees once the first models are ready: the addresses, the models, a line to copy. ``settings`` are
-    the gRPC port's."""
+    the gRPC port's; ``logged``: why versions failed was told there just before."""
     ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
+    failed = [entry for entry in broken if logged and entry.state is VersionState.UNAVAILABLE]
+    told = [entry for entry in broken if not logged or entry.state is not VersionState.UNAVAILABLE]
     lines = [
         f"Serving {started.bound} ({started.front_end.value} front end)",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
-        *(
-            printable(
-                f"Not ready: {'/'.join(filter(None, (entry.name, entry.version)))}: {entry.reason or LOADING}"
-            )
-            for entry in broken[:SHOWN_MODELS]
-        ),
+        *(printable(f"Not ready: {_key(entry)}: {entry.reason or LOADING}") for entry in told[:SHOWN_MODELS]),
     ]
-    if len(broken) > SHOWN_MODELS:
-        lines.append(f"Not ready: {len(broken) - SHOWN_MODELS} more; 'appliance status' shows them")
+    if len(told) > SHOWN_MODELS:
+        lines.append(f"Not ready: {len(told) - SHOWN_MODELS} more; 'appliance status' shows them")
+    if failed:
+        lines.append(f"Not ready, for reasons that the log above gives: {_listing(list(map(_key, failed)))}")
     if ready and started.bound.grpc:
         name = _best_example([key.rsplit("/", 1)[0] for key in ready], Path(models))
         address = started.bound.grpc[0]
         lines.append(f"Try:   {example(name, Path(models), address)}{tls_words(settings, address)}")
     return "\n".join(lines)
+
+
+def _key(entry: IndexEntry) -> str:
+    return "/".join(filter(None, (entry.name, entry.version)))
 
 
 def example(name: str, models: Path, address: str) -> str:

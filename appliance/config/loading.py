@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,7 @@ from appliance.config.quotas import certified_names
 from appliance.config.tree import ApplianceConfig
 from appliance.config.workers import class_problems
 from appliance.domain.address import named_twice
-from appliance.domain.binding import Check, bind, bind_what_can_be
+from appliance.domain.binding import Bound, Check, Unread, as_far, bind, bind_what_can_be
 from appliance.domain.errors import ConfigInvalid, ConfigUnreadable, Problem, system_reason
 
 Table = Mapping[str, object]
@@ -79,8 +78,8 @@ def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
         return bind(ApplianceConfig, table, file, checked=False, former=FORMER)
     found = bind_what_can_be(ApplianceConfig, table, file, checks=checks.settings, former=FORMER)
     told = {problem.key for problem in found.problems}
-    readable = cast(ApplianceConfig, _Readable(found.value, found.unread))
-    unfit = [each for check in (*CONTRADICTIONS, *checks.whole) for each in _asked(check, readable)]
+    readable = cast(ApplianceConfig, _Readable(found))
+    unfit = [each for check in (*CONTRADICTIONS, *checks.whole) for each in as_far(check(readable))]
     problems = [
         *found.problems,
         *(Problem(file=file, key=key, text=text) for key, text in unfit if key not in told),
@@ -93,24 +92,15 @@ def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
 class _Readable:
     """A tree, but for what of it could not be read: whoever asks for that cannot be answered."""
 
-    def __init__(self, tree: ApplianceConfig | None, unread: frozenset[str]) -> None:
-        self._tree = tree
-        self._unread = unread
+    def __init__(self, found: Bound[ApplianceConfig]) -> None:
+        self._found = found
 
     def __getattr__(self, name: str) -> Any:
-        if self._tree is None or name in self._unread:
-            raise _Unread
-        return getattr(self._tree, name)
-
-
-class _Unread(Exception):
-    """A check needs what could not be read, which was told."""
-
-
-def _asked(check: WholeCheck, config: ApplianceConfig) -> Iterator[tuple[str, str]]:
-    """What ``check`` finds, as far as it can be asked."""
-    with suppress(_Unread):
-        yield from check(config)
+        if name in self._found.rest:
+            return self._found.rest[name]
+        if self._found.value is None or name in self._found.unread:
+            raise Unread(name)
+        return getattr(self._found.value, name)
 
 
 def _one_source(table: Table) -> Table:

@@ -37,8 +37,13 @@ class ClientQuota:
     )
 
     def __post_init__(self) -> None:
+        if problems := list(self.contradictions()):
+            raise ValueError("; ".join(problems))
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings that one another rule out."""
         if self.burst and not self.requests_per_s:
-            raise ValueError("burst bounds what comes at once of requests_per_s; give both, or neither")
+            yield "burst bounds what comes at once of requests_per_s; give both, or neither"
 
 
 def client_problems(clients: Mapping[str, ClientQuota]) -> Iterator[str]:

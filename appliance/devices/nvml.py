@@ -46,7 +46,8 @@ class Nvml:
             self._driver = str(pynvml.nvmlSystemGetDriverVersion())
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as problem:
-            raise OSError(f"NVML: {problem}") from problem
+            text = str(problem)
+            raise OSError(text if text.startswith("NVML ") else f"NVML: {text}") from problem
         self._gpus: dict[Device, Any] = {}
         """Of each device the handle of the GPU that it is, or is part of; None: that is lost already."""
         for gpu in range(count):

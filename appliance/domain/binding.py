@@ -11,13 +11,25 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from appliance.domain.errors import ConfigInvalid, Problem
 
@@ -38,6 +50,16 @@ _WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
 
 _hints: Final = cache(get_type_hints)
 """Sections are few and written down; a file may have thousands of lines of one."""
+
+
+class Unread(Exception):
+    """What is asked for could not be read, which was told."""
+
+
+def as_far(found: Iterator[T]) -> Iterator[T]:
+    """What is found before something is asked for that could not be read."""
+    with suppress(Unread):
+        yield from found
 
 
 class _Wrong(Exception):
@@ -71,11 +93,13 @@ def bind(
 class Bound(Generic[T]):
     """What came of a table: its ``value``, None where there can be none; ``unread`` are the keys of the table whose
     values could not be had, which have their defaults in it; values that the checks call unfit are in it as they are.
+    ``rest`` has of the unread ones that are sections what could be had: who asks one for more gets Unread.
     """
 
     value: T | None
     problems: Sequence[Problem]
     unread: frozenset[str]
+    rest: Mapping[str, object]
 
 
 def bind_what_can_be(
@@ -91,7 +115,9 @@ def bind_what_can_be(
     value: object = None
     with suppress(_Wrong):
         value = binder.section(section, table, "")
-    return Bound(value=cast("T | None", value), problems=tuple(binder.problems), unread=binder.unread)
+    return Bound(
+        value=cast("T | None", value), problems=tuple(binder.problems), unread=binder.unread, rest=binder.rest
+    )
 
 
 def extended(kind: type[T], section: object) -> T:
@@ -120,6 +146,7 @@ class _Binder:
         self._noted = 0
         self.problems: list[Problem] = []
         self.unread: frozenset[str] = frozenset()
+        self.rest: dict[str, object] = {}
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
         hints = _hints(section)
@@ -138,6 +165,11 @@ class _Binder:
             else:
                 self._check(field.metadata, field.default, _join(path, name))
         unread = (known.keys() & table.keys()) - values.keys()
+        if unread and path and self._lenient:
+            rest = self.rest[path] = _rest(section, values, unread)
+            told = getattr(section, "contradictions", None)
+            if told and (found := list(as_far(told(rest)))):
+                self._note(path, "; ".join(found))
         needed = missing or any(not _has_default(known[name]) for name in unread)
         if needed or (unread and path) or (self._noted > before and not self._lenient):
             raise _Wrong
@@ -192,6 +224,7 @@ class _Binder:
         try:
             return section(**values)
         except ValueError as error:
+            self.rest[path] = _rest(section, values, frozenset())
             raise self._wrong(path, str(error)) from None
 
     def _value(self, hint: object, value: object, key: str) -> object:
@@ -240,10 +273,13 @@ class _Binder:
             wanted = (wanted[0],) * len(value)
         if len(wanted) != len(value):
             raise self._wrong(key, f"must hold {len(wanted)} values, got {len(value)}")
-        return tuple(
-            self._value(each, element, f"{key}[{index}]")
-            for index, (each, element) in enumerate(zip(wanted, value, strict=True))
-        )
+        bound: list[object] = []
+        for index, (each, element) in enumerate(zip(wanted, value, strict=True)):
+            with suppress(_Wrong):  # the others may be wrong as well
+                bound.append(self._value(each, element, f"{key}[{index}]"))
+        if len(bound) < len(wanted):
+            raise _Wrong
+        return tuple(bound)
 
     def _mapping(self, hint: object, value: object, key: str) -> Mapping[str, object]:
         _, inner = get_args(hint)
@@ -262,20 +298,29 @@ class _Binder:
         raise self._wrong(key, f"must be a table, got {_shown(value)}")
 
     def _check_range(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
-        unit = f" {metadata['unit']}" if "unit" in metadata else ""
+        wrong = False
         for each in value if isinstance(value, tuple) else (value,):
-            if "choices" in metadata:
-                self._choice(metadata["choices"], each, key)
-            if not isinstance(each, (int, float)):
-                continue
-            if metadata and not abs(each) < math.inf:
-                raise self._wrong(key, f"must be a finite number, got {_shown(each)}")
-            if "min" in metadata and not each >= metadata["min"]:
-                raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {_shown(each)}")
-            usual = NUMBER_MAX if isinstance(each, int) else math.inf
-            most = metadata.get("max", MOST.get(str(metadata.get("unit")), usual))
-            if not each <= most:
-                raise self._wrong(key, f"must be at most {most}{unit}, got {_shown(each)}")
+            try:
+                self._check_one(metadata, each, key)
+            except _Wrong:  # the others may be wrong as well
+                wrong = True
+        if wrong:
+            raise _Wrong
+
+    def _check_one(self, metadata: Mapping[str, Any], value: object, key: str) -> None:
+        unit = f" {metadata['unit']}" if "unit" in metadata else ""
+        if "choices" in metadata:
+            self._choice(metadata["choices"], value, key)
+        if not isinstance(value, (int, float)):
+            return
+        if metadata and not abs(value) < math.inf:
+            raise self._wrong(key, f"must be a finite number, got {_shown(value)}")
+        if "min" in metadata and not value >= metadata["min"]:
+            raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {_shown(value)}")
+        usual = NUMBER_MAX if isinstance(value, int) else math.inf
+        most = metadata.get("max", MOST.get(str(metadata.get("unit")), usual))
+        if not value <= most:
+            raise self._wrong(key, f"must be at most {most}{unit}, got {_shown(value)}")
 
     def _note(self, key: str, text: str) -> None:
         self._noted += 1
@@ -287,6 +332,24 @@ class _Binder:
     def _wrong(self, key: str, text: str) -> _Wrong:
         self._note(key, text)
         return _Wrong()
+
+
+def _rest(section: type, values: Mapping[str, object], unread: Collection[str]) -> object:
+    """A value of ``section`` without ``unread``, which get Unread, with what was left out as it is by default."""
+
+    def refuse(_: object, name: str) -> NoReturn:
+        raise Unread(name)
+
+    rest: object = object.__new__(
+        type(section.__name__, (section,), {"__slots__": (), "__getattr__": refuse})
+    )
+    for field in fields(section):
+        if field.name in values:
+            object.__setattr__(rest, field.name, values[field.name])
+        elif field.name not in unread and _has_default(field):
+            made = field.default if field.default_factory is MISSING else field.default_factory()
+            object.__setattr__(rest, field.name, made)
+    return rest
 
 
 def _has_default(field: Field[Any]) -> bool:

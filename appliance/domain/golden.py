@@ -22,6 +22,7 @@ from appliance.domain.binding import bind
 from appliance.domain.digest import digest_of, is_digest
 from appliance.domain.errors import ArtefactError, ConfigInvalid, InvalidRequest, ModelInvalid, Problem
 from appliance.domain.manifest import LatencyPromise
+from appliance.domain.quantity import counted
 from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import FREE, Datatype, TensorSpec, byte_size, element_count, split_bytes
 
@@ -93,7 +94,7 @@ class VariantMark:
 class GoldenSet:
     """All cases (none: there is only a promise), a tolerance per output (one without is compared exactly), what the
     version promises (None: nothing), and the size and blake3 digest of the tensor file. ``note`` says where the cases
-    come from."""
+    come from, ``file`` which model file it is of, where others may lie beside it ("": whichever does)."""
 
     cases: tuple[GoldenCase, ...]
     tolerances: Mapping[str, Tolerance]
@@ -102,6 +103,7 @@ class GoldenSet:
     tensors_bytes: int = field(default=0, metadata={"min": 0, "max": TENSORS_BYTES_MAX, "unit": "bytes"})
     tensors_digest: str = ""
     note: str = ""
+    file: str = ""
 
     def tolerance(self, output: str) -> Tolerance:
         """How near the values of ``output`` must be."""
@@ -149,6 +151,8 @@ def encode_golden(golden: GoldenSet) -> bytes:
         document["variant"] = asdict(golden.variant)
     if golden.note:
         document["note"] = golden.note
+    if golden.file:
+        document["file"] = golden.file
     return (
         json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_wire) + "\n"
     ).encode()
@@ -247,8 +251,13 @@ def misfits(
 def _misfits(
     golden: GoldenSet, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int
 ) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
     for case in golden.cases:
-        yield from _case_misfits(case, inputs, outputs, max_batch_size)
+        for text in _case_misfits(case, inputs, outputs, max_batch_size):
+            found.setdefault(text, []).append(case.name)
+    for text, (first, *alike) in found.items():
+        more = f" ({counted(len(alike), 'more case')} alike)" if alike else ""
+        yield f"case '{first}' {text}{more}"
     known = {spec.name for spec in outputs}
     for name in golden.tolerances:
         if name not in known:
@@ -271,25 +280,25 @@ def _misfits(
 def _case_misfits(
     case: GoldenCase, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int
 ) -> Iterator[str]:
-    where = f"case '{case.name}'"
+    """What goes on from the case's name, so that cases that are alike are found."""
     given = {tensor.name for tensor in case.inputs}
     for spec in inputs:
         if not spec.optional and spec.name not in given:
-            yield f"{where} gives nothing for the input '{spec.name}'"
-    yield from _side_misfits(where, "input", case.inputs, inputs, max_batch_size)
-    yield from _side_misfits(where, "output", case.outputs, outputs, max_batch_size)
+            yield f"gives nothing for the input '{spec.name}'"
+    yield from _side_misfits("input", case.inputs, inputs, max_batch_size)
+    yield from _side_misfits("output", case.outputs, outputs, max_batch_size)
     rows = {tensor.shape[:1] for tensor in (*case.inputs, *case.outputs)}
     if max_batch_size and len(rows) > 1:
-        yield f"{where} has tensors with different numbers of rows"
+        yield "has tensors with different numbers of rows"
 
 
 def _side_misfits(
-    where: str, side: str, tensors: Iterable[GoldenTensor], specs: Sequence[TensorSpec], max_batch_size: int
+    side: str, tensors: Iterable[GoldenTensor], specs: Sequence[TensorSpec], max_batch_size: int
 ) -> Iterable[str]:
     known = {spec.name: spec for spec in specs}
     for tensor in tensors:
         spec = known.get(tensor.name)
-        what = f"{where} has the {side} '{tensor.name}'"
+        what = f"has the {side} '{tensor.name}'"
         if spec is None:
             yield f"{what}, which the model does not have"
             continue

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.reasons import Outlook
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, InvalidRequest
 from appliance.domain.inference import Outcome, RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -61,7 +62,8 @@ class Submission(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
     """A version in the repository index. ``reason`` says, in words, why it is not READY, or what there is to say of it
-    while it is; ``outlook`` and ``waiting`` say it to programs, see VersionStatus."""
+    while it is; ``outlook`` and ``waiting`` say it to programs, see VersionStatus. ``device`` is where one is to run
+    that is no version of the engine's."""
 
     name: str
     version: str
@@ -69,6 +71,7 @@ class IndexEntry:
     reason: str
     outlook: Outlook = Outlook.AS_WANTED
     waiting: str = ""
+    device: DeviceName = CPU
 
 
 class EnginePort(Protocol):

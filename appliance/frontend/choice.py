@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from appliance.config.daemon import ControlConfig
 from appliance.config.grpc import GrpcConfig
@@ -14,6 +14,7 @@ from appliance.config.listening import OWN_USER, FrontEndKind, inherits
 from appliance.config.quotas import QuotasConfig
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.address import UNIX
+from appliance.domain.binding import as_far
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.control import ControlHandlers, ModelControl
@@ -71,14 +72,18 @@ def front_end_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
         else f"that cannot be used: {problem}; install it, or remove this setting"
     )
     for section in ("grpc", "http"):
-        for address in filter(inherits, getattr(config, section).addresses):
+        for address in as_far(_inherited(config, section)):
             yield (
                 f"{section}.addresses",
                 f"'{address}': only the native front end takes over sockets; {way_out}",
             )
     for section, keys in NATIVE_ONLY.items():
-        for key in _said(getattr(config, section), keys):
+        for key in _said(config, section, keys):
             yield f"{section}.{key}", f"only the native front end keeps it; {way_out}"
+
+
+def _inherited(config: ApplianceConfig, section: str) -> Iterator[str]:
+    yield from filter(inherits, getattr(config, section).addresses)
 
 
 def region_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
@@ -95,13 +100,18 @@ def region_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
         yield "shared_memory.users", text
 
 
-def _said(section: Any, keys: frozenset[str]) -> Iterator[str]:
+def _said(config: ApplianceConfig, section: str, keys: frozenset[str]) -> Iterator[str]:
     """Those of ``keys`` that ask for something."""
-    for each in fields(section):
-        value = getattr(section, each.name)
-        default = {} if each.name == "clients" else each.default
-        if each.name in keys and value != default and not (each.name == "lease_limit" and not value):
-            yield each.name
+    for name in sorted(keys):
+        yield from as_far(_if_said(config, section, name))
+
+
+def _if_said(config: ApplianceConfig, section: str, name: str) -> Iterator[str]:
+    found = getattr(config, section)
+    value = getattr(found, name)
+    (default,) = [each.default for each in fields(found) if each.name == name]
+    if value != ({} if name == "clients" else default) and not (name == "lease_limit" and not value):
+        yield name
 
 
 def lane_memory(kind: FrontEndKind) -> Callable[[], LaneMemory] | None:

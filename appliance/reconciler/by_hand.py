@@ -48,8 +48,10 @@ class ModelsByHand:
 
     def with_reasons(self, catalog: Catalog, found: RepositoryScan) -> Catalog:
         """What was changed by hand says so, whatever the source asks for meanwhile."""
+        devices = {(each.model.name, str(each.model.version)): each.model.device for each in found.servable}
+        devices |= {(each.name, each.version): each.device for each in found.broken}
         aside = [
-            CatalogProblem(name=name, version=version, reason=UNLOADED)
+            CatalogProblem(name=name, version=version, reason=UNLOADED, device=devices[name, version].first)
             for name, version in self._selection.aside(found)
         ]
         passed_over = [

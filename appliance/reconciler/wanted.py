@@ -42,7 +42,9 @@ def catalog_of(
         ),
         uninstalled=found.uninstalled,
         problems=tuple(
-            CatalogProblem(name=broken.name, version=broken.version, reason=broken.reason)
+            CatalogProblem(
+                name=broken.name, version=broken.version, reason=broken.reason, device=broken.device.first
+            )
             for broken in found.broken
         ),
     )

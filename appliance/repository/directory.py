@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from appliance.domain.device_wish import ON_CPU, DeviceWish
 from appliance.domain.errors import Problem
 from appliance.domain.model import ModelVersion
 
@@ -27,11 +28,13 @@ class ServableVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenVersion:
-    """A version that cannot be served; ``version`` is "" when the problems concern the whole model."""
+    """A version that cannot be served; ``version`` is "" when the problems concern the whole model. ``device`` is what
+    it asks for, the processor where that cannot be told."""
 
     name: str
     version: str
     problems: tuple[Problem, ...]
+    device: DeviceWish = ON_CPU
 
     @property
     def reason(self) -> str:

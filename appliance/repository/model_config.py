@@ -132,7 +132,8 @@ def read_model_config(
         section.problem("name", f"is '{name}', which is not what the directory is called; make them equal")
     noted = _read_noted(section)
     entries = section.entries("parameters")
-    parameters = {key: inner.text("string_value") for key, inner in entries}
+    given = [(key, inner.only_text("string_value")) for key, inner in entries]
+    parameters = {key: said for key, said in given if said is not None}
     instances = read_instances(section, settings, gpu_wish(parameters))
     kind = _read_kind(section, settings)
     on_cpu = instances.device.kind is DeviceKind.CPU

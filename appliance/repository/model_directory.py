@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.device_wish import ON_CPU, DeviceWish
 from appliance.domain.errors import ArtefactError
 from appliance.domain.manifest import FileEntry
 from appliance.domain.model import GraphSize, ModelVersion, WeightsFile
@@ -148,7 +149,7 @@ class _ModelReader:
         """All versions that the configuration asks for, or ``only`` one."""
         config = self._config() if has_config else no_config(f"{self._name}/{CONFIG_FILE}")
         if config is None:
-            return self._whole()
+            return self._whole(ON_CPU)
         wrong = {number: text for number in numbered if (text := _problem_of_number(number))}
         present = [int(number) for number in numbered if number not in wrong]
         misnamed = [
@@ -156,6 +157,7 @@ class _ModelReader:
                 name=self._name,
                 version=number,
                 problems=(Place(file=f"{self._name}/{number}").problem(text),),
+                device=config.instances.device,
             )
             for number, text in wrong.items()
         ]
@@ -165,7 +167,7 @@ class _ModelReader:
                 Place(file=self._name),
                 f"has no version directory; put the model into {self._name}/1/{config.model_file}",
             )
-            return self._whole(misnamed)
+            return self._whole(config.instances.device, misnamed)
         labels = read_labels(config.outputs or (), self._home, LABEL_BYTES_MAX, self._findings)
         warmups = warmup_files(config.warmups, self._home, self._findings)
         readings: list[ServableVersion | BrokenVersion] = []
@@ -220,9 +222,10 @@ class _ModelReader:
             raise ArtefactError(f"has {len(self._given)} bytes; the limit is {CONFIG_BYTES_MAX}")
         return self._given
 
-    def _whole(self, misnamed: Iterable[BrokenVersion] = ()) -> RepositoryScan:
+    def _whole(self, device: DeviceWish, misnamed: Iterable[BrokenVersion] = ()) -> RepositoryScan:
         """Nothing of the model can be served."""
-        broken = BrokenVersion(name=self._name, version="", problems=self._findings.problems)
+        problems = self._findings.problems
+        broken = BrokenVersion(name=self._name, version="", problems=problems, device=device)
         return RepositoryScan(broken=(broken, *misnamed), notes=self._findings.notes)
 
 
@@ -280,7 +283,12 @@ class _VersionReader:
             if foreign:
                 model = replace(model, file_bytes=sum(file.size for file in foreign))
         if model is None or self._findings.problems:
-            return BrokenVersion(name=self._name, version=str(self._number), problems=self._findings.problems)
+            return BrokenVersion(
+                name=self._name,
+                version=str(self._number),
+                problems=self._findings.problems,
+                device=self._config.instances.device,
+            )
         return ServableVersion(
             model=model, fingerprint=_fingerprint((*files, *foreign, *warmup.values(), *golden))
         )

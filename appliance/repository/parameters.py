@@ -41,8 +41,11 @@ PROBLEM_OF: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
 def judge_parameters(
     entries: Iterable[tuple[str, Section]], parameters: Mapping[str, str], *, on_cpu: bool, backend: str
 ) -> None:
-    """Tell what is wrong with parameters, and which have no effect where the model runs."""
+    """Tell what is wrong with parameters, and which have no effect where the model runs. One of which ``parameters``
+    have nothing could not be read, which was told."""
     for key, inner in entries:
+        if key not in parameters:
+            continue
         said, problem_of = parameters[key], PROBLEM_OF.get(key)
         if problem_of is not None and (wrong := problem_of(said)):
             inner.problem("string_value", wrong)

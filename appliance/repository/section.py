@@ -98,6 +98,17 @@ class Section:
         value = self._single(name)
         return "" if value is None else self._text(self.place(name), value, longest)
 
+    def only_text(self, name: str) -> str | None:
+        """The string of a message that has no other field; None, and one problem, where it is given as another one."""
+        other = next(iter(self._fields), name)
+        if name in self._fields or other == name:
+            return self.text(name)
+        self._asked.update(self._fields)
+        given = [value for field in self._fields[other] for value in field.values]
+        written = "..." if not given or isinstance(given[0], Message) else _written(given[0])
+        self.problem(other, f"unknown field '{other}'; say {name}: \"{written}\"")
+        return None
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
         value = self._single(name)

@@ -70,8 +70,8 @@ def foreign_files(home: ModelHome, version: PurePosixPath) -> tuple[ModelFile, .
 def golden_files(
     home: ModelHome, version: PurePosixPath, name: str, agreement: Agreement, findings: Findings
 ) -> tuple[ModelFile, ...]:
-    """``set.json`` and ``tensors.bin`` of the version in the directory ``version`` of the model ``name``; none when it
-    has no golden set. What is wrong with them is a problem."""
+    """``set.json`` and ``tensors.bin`` of the version in the directory ``version`` of the model ``name`` ("": of a file
+    alone); none when it has no golden set. What is wrong with them is a problem."""
     for relative in (version / SET_FILE, PurePosixPath(SET_FILE)):
         if os.path.lexists(os.path.join(home.path, relative)):
             return tuple(_golden_pair(home, relative, name, agreement, findings))
@@ -81,7 +81,7 @@ def golden_files(
 def _golden_pair(
     home: ModelHome, relative: PurePosixPath, name: str, agreement: Agreement, findings: Findings
 ) -> Sequence[ModelFile]:
-    place = Place(file=f"{name}/{relative}")
+    place = Place(file=str(PurePosixPath(name) / relative))
     try:
         file = home.file(relative)
         golden = decode_golden(file.read(SET_BYTES_MAX), place.file)
@@ -100,7 +100,7 @@ def _golden_pair(
         if tensors.size != golden.tensors_bytes:
             raise ArtefactError(f"has {tensors.size} bytes; {place.file} says {golden.tensors_bytes}")
     except ArtefactError as error:
-        findings.problem(Place(file=f"{name}/{beside}"), str(error))
+        findings.problem(Place(file=str(PurePosixPath(name) / beside)), str(error))
         return ()
     return file, tensors
 

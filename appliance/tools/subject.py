@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid
-from appliance.domain.golden import GOLDEN_DIRECTORY
+from appliance.domain.golden import GOLDEN_DIRECTORY, SET_FILE, read_golden
 from appliance.domain.model import ModelVersion
 from appliance.repository.agreement import agree
 from appliance.repository.findings import Findings, Place
@@ -33,11 +34,13 @@ class SubjectAbsent(ArtefactError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A version that could be served. ``home`` is its model's directory, "" for a file alone; ``folder`` is where its
-    model file lies and its own golden set belongs."""
+    model file lies and its own golden set belongs; ``golden_of``: the file that the set there was made of, where that
+    is another, so that it is not taken."""
 
     version: ModelVersion
     home: str
     folder: str
+    golden_of: str = ""
 
     @property
     def source(self) -> str:
@@ -75,6 +78,23 @@ def find_subject(path: Path, settings: RepositoryConfig | None = None, number: i
         had = ", ".join(map(str, sorted(numbers)))
         raise SubjectAbsent(f"'{path}' has no version {number}; it has {had}")
     return _version(real, number or max(numbers), settings)
+
+
+def golden_of_another(file: Path) -> str:
+    """The model file that the golden set beside ``file`` was made of, where it names another one; else "". In the
+    directory of a version there is no other, whatever the file was called elsewhere."""
+    there = file.parent / SET_FILE
+    if VERSION_NUMBER.fullmatch(file.parent.name) or not os.path.lexists(there):
+        return ""
+    with suppress(ArtefactError):  # told where it is read
+        made_of = read_golden(str(there)).file
+        return made_of if made_of != plain_text(file.name) else ""
+    return ""
+
+
+def plain_text(name: str) -> str:
+    """The name of a file as a text that can be written into one: bytes that are no UTF-8 are replaced."""
+    return name.encode(errors="replace").decode()
 
 
 def _check_no_choice(path: Path, number: int | None) -> None:
@@ -124,7 +144,8 @@ def _alone(path: Path, settings: RepositoryConfig) -> Subject:
         findings.problem(place, str(flaw))
     outside = external_files(graph, home, here, place, findings)
     agreement = agree(no_config(CONFIG_FILE), graph, place, settings.default_max_batch_size, findings)
-    golden = golden_files(home, here, path.stem, agreement, findings)
+    golden_of = golden_of_another(path)
+    golden = () if golden_of else golden_files(home, here, "", agreement, findings)
     if findings.problems:
         raise ModelInvalid(findings.problems)
     version = ModelVersion(
@@ -143,4 +164,4 @@ def _alone(path: Path, settings: RepositoryConfig) -> Subject:
         model_file=path.name,
         golden=golden[0].path if golden else "",
     )
-    return Subject(version=version, home="", folder=str(path.parent))
+    return Subject(version=version, home="", folder=str(path.parent), golden_of=golden_of)

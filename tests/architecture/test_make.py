@@ -33,7 +33,7 @@ def made(python: Path, variable: str = "GPU_PYTHON") -> subprocess.CompletedProc
 
 
 def test_without_a_gpu_the_reason_stands_in_the_sentence(python: Path) -> None:
-    error = "OSError: NVML: NVML Shared Library Not Found"
+    error = "OSError: NVML Shared Library Not Found"
     python.with_name("told").write_text(f'Traceback (most recent call last):\n  File "<string>"\n{error}\n')
     python.with_name("none").touch()
     found = made(python)

@@ -128,6 +128,48 @@ def test_all_at_once_whatever_else_is_wrong() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (
+            'repository.auto_device = "gpu"\nrepository.runtimes = ["cuda"]',
+            ["repository.auto_device", "repository.runtimes"],
+        ),
+        ("trace.one_in = 1\ntrace.file = 7\n[log]\nlevel = 1", ["log.level", "trace.file"]),
+        (
+            'grpc.max_message_bytes = "x"\ngrpc.tls_certificate = "no.crt"\ngrpc.tls_key = "no.key"',
+            ["grpc.max_message_bytes", "grpc.tls_certificate", "grpc.tls_key"],
+        ),
+        ('grpc.max_message_bytes = 0\ngrpc.tls_certificate = "a-file"', ["grpc", "grpc.max_message_bytes"]),
+        (
+            'grpc.tls_key = "a"\ngrpc.addresses = ["[::1]:2"]\nhttp.addresses = ["[::1]:2"]',
+            ["grpc", "http.addresses"],
+        ),
+        ("grpc.addresses = 1\nhttp.tls_key = ''\nhttp.tls_client_ca = 'a'", ["grpc.addresses", "http"]),
+        (
+            "[http]\naddresses=['systemd']\n[grpc]\naddresses=1\nbody_stall_s=-1\nwrite_stall_s=3\n[frontend]\nkind='python'",
+            ["grpc.addresses", "grpc.body_stall_s", "grpc.write_stall_s", "http.addresses"],
+        ),
+        ('http.addresses = 1\nhttp.tls_key = "a"', ["http", "http.addresses"]),
+        (
+            'http.unix_mode = true\nhttp.addresses = ["unix:/a"]\ngrpc.addresses = ["unix:/a"]',
+            ["http.addresses", "http.unix_mode"],
+        ),
+        (
+            "[quotas]\nburst = 1\nin_flight = -1\nclients.'10.0.0.1' = { burst = 1, in_flight = -1 }",
+            ["quotas", "quotas.clients.10.0.0.1", "quotas.clients.10.0.0.1.in_flight", "quotas.in_flight"],
+        ),
+        ("repository.runtimes = [1, 'onnx', 2]", ["repository.runtimes[0]", "repository.runtimes[2]"]),
+        ("repository.firewall.max_nodes = 'x'\nrepository.runtimes = ['typo']",
+         ["repository.firewall.max_nodes", "repository.runtimes"]),
+        ('scheduling.max_queued_bytes = "x"\narena.classes = [[65536, 4]]', ["scheduling.max_queued_bytes"]),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_read_hides_nothing_of_its_section(text: str, keys: list[str]) -> None:
+    assert sorted(problem.split(": ")[1] for problem in problems_of(text)) == keys
+    assert main(["config", "check", "a.toml"]) == Exit.REFUSED
+
+
 def test_what_is_wrong_with_one_value_hides_nothing_that_is_wrong_with_others() -> None:
     tls = 'grpc.tls_certificate = "no.crt"\ngrpc.tls_key = "no.key"\n'
     traces = 'trace.one_in = 1\ntrace.file = ""\n'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.domain.golden import GoldenSet, read_golden, read_tensors, write_golden
+from appliance.domain.golden import GoldenSet, encode_golden, read_golden, read_tensors, write_golden
 from appliance.domain.manifest import LatencyPromise
 from tests.package.onnx_models import layers
 
@@ -137,3 +138,100 @@ def test_a_set_that_only_promises_holds_no_answers(folder: Path, capsys: Capture
     assert pack(folder, "--json") == Exit.OK
     found = told(capsys)
     assert (found["golden"], found["proven_cases"], found["proven_requests"]) == (False, 0, 3)
+
+
+def alone(folder: Path, name: str, inputs: int = 2) -> Path:
+    """An ONNX file without a model's directory."""
+    path = folder / name
+    onnx.save(layers(inputs), path)
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path, capsys: Capture) -> tuple[Path, Path]:
+    """Two files of the same interface in one folder, of which the first has a golden set."""
+    files = alone(tmp_path, "a.onnx"), alone(tmp_path, "b.onnx", 3)
+    assert main(["model", "golden", str(files[0]), "--random", "2"]) == Exit.OK
+    capsys.readouterr()
+    return files
+
+
+def test_a_golden_set_is_of_the_file_that_it_was_made_of(pair: tuple[Path, Path], capsys: Capture) -> None:
+    first, other = pair
+    assert pack(first, "--json") == Exit.OK
+    streams = capsys.readouterr()
+    assert (json.loads(streams.out)["golden"], streams.err) == (True, "")
+    assert pack(other, "--json") == Exit.OK
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["golden"] is False
+    assert streams.err == LEFT
+    assert bench(other) == Exit.OK
+    streams = capsys.readouterr()
+    assert (json.loads(streams.out)["inputs"], streams.err) == ("random values", LEFT)
+    assert bench(first) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["inputs"] == "golden case 'random-1'"
+
+
+LEFT = (
+    "golden/set.json beside 'b.onnx' was made of 'a.onnx' and is not taken; move 'b.onnx' into a directory of its own "
+    "to make one of it\n"
+)
+
+
+def bench(path: Path) -> int:
+    return main(["model", "bench", str(path), "--json", "--budget-ms", "1", "--rows", "1"])
+
+
+def test_a_set_of_another_file_is_replaced_only_by_cases_that_are_said(
+    pair: tuple[Path, Path], capsys: Capture
+) -> None:
+    first, other = pair
+    assert main(["model", "golden", str(other)]) == Exit.USAGE
+    assert "has a golden set, of 'a.onnx'" in capsys.readouterr().err
+    assert main(["model", "golden", str(other), "--force", "--absolute", "1"]) == Exit.USAGE
+    assert "is of 'a.onnx', whose cases are not kept for 'b.onnx'" in capsys.readouterr().err
+    assert main(["model", "golden", str(other), "--force", "--random", "1"]) == Exit.OK
+    assert pack(other, "--json") == Exit.OK
+    streams = capsys.readouterr()
+    assert '"golden": true' in streams.out
+    assert pack(first) == Exit.OK
+    assert "beside 'a.onnx' was made of 'b.onnx'" in capsys.readouterr().err
+
+
+def test_a_set_that_names_no_file_is_of_any(pair: tuple[Path, Path], capsys: Capture) -> None:
+    first, other = pair
+    there = other.parent / "golden" / "set.json"
+    document = json.loads(there.read_text())
+    assert document.pop("file") == "a.onnx"
+    there.write_text(json.dumps(document))
+    assert pack(other) == Exit.REFUSED
+    assert "golden case 'random-1': output 'y' has " in capsys.readouterr().err
+    assert pack(first) == Exit.OK
+
+
+def test_a_set_in_a_package_or_the_directory_of_a_version_names_no_file(
+    pair: tuple[Path, Path], folder: Path, tmp_path: Path
+) -> None:
+    assert pack(pair[0]) == Exit.OK
+    packed = (tmp_path / "m.model").read_bytes()
+    assert b'"tensors_digest"' in packed
+    assert b"a.onnx" not in packed
+    assert read_golden(str(folder / "1" / "golden" / "set.json")).file == ""
+
+
+def test_a_set_of_an_older_making_that_does_not_fit_is_told_where_it_is(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    there = tmp_path / "golden" / "set.json"
+    golden = read_golden(str(there))
+    narrow = tuple(
+        replace(case, inputs=tuple(replace(each, name="z") for each in case.inputs)) for case in golden.cases
+    )
+    there.write_bytes(encode_golden(replace(golden, cases=narrow, file="")))
+    for command, place in ((pack, str(there)), (bench, "golden/set.json")):
+        assert command(pair[0]) == Exit.REFUSED
+        said = capsys.readouterr().err
+        lines = [line.strip() for line in said.splitlines() if "set.json" in line]
+        assert len(lines) == 2, said
+        assert all(line.startswith(f"{place}: case 'random-1' ") for line in lines), said
+        assert all(line.endswith(" (1 more case alike)") for line in lines), said

@@ -383,10 +383,12 @@ def test_a_device_that_is_not_here_gives_no_figures(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # on a machine that has one as well
     assert bench(digits, "--variants", "fp32,fp16", "--device", "cuda", "--json") == 1
-    found = variants(capsys.readouterr().out)
-    for each in found.values():
+    said = capsys.readouterr().out
+    assert json.loads(said)["on"] is None, "nothing ran anywhere"
+    for each in variants(said).values():
         assert each["verdict"] == "no figures"
         assert "cuda" in each["problem"].lower()
+        assert each["problem"].endswith("; --device cpu tries it on the processor")
     keep = digits.parent / "keep"
     assert bench(digits, "--variants", "fp32,fp16", "--device", "cuda", "--keep", keep) == 1
     told = " ".join(capsys.readouterr().out.split())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pty
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +75,57 @@ def test_the_welcome_names_what_is_ready_and_what_is_not(tmp_path: Path) -> None
     assert "Ready: good/1" in text
     assert "Not ready: bad/1: no file" in text
     assert "infer good --zeros" in text
+
+
+def test_what_the_log_has_told_on_the_same_terminal_is_told_by_name(tmp_path: Path) -> None:
+    broken = [entry(name, VersionState.UNAVAILABLE, "no file") for name in ("bad", "worse")]
+    started: Any = Started(*broken, entry("slow", VersionState.LOADING), entry("good"))
+    lines = welcome(started, str(tmp_path), GrpcConfig(), logged=True).splitlines()
+    assert [line for line in lines if line.startswith("Not ready")] == [
+        "Not ready: slow/1: is still being loaded",
+        "Not ready, for reasons that the log above gives: bad/1, worse/1",
+    ]
+
+
+def on_terminal(models: Path, *words: str) -> str:
+    """What ``serve`` writes to a terminal until it serves."""
+    ours, its = pty.openpty()
+    code = "import sys; from appliance.cli.main import main; sys.exit(main())"
+    ports = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    command = [sys.executable, "-c", code, "serve", "--models", str(models), *ports, *words]
+    with open(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its)
+        os.close(its)
+        said = b""
+        try:
+            while b"Try:" not in said:
+                said += terminal.read(1 << 16)
+        finally:
+            process.kill()
+            process.wait()
+    return said.decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), 1),
+        (("--log-format", "console"), 1),
+        (("--log-format", "json"), 2),
+        (("--config", "quiet.toml"), 1),
+    ],
+)
+def test_why_a_model_does_not_serve_is_told_once_on_a_terminal(
+    model_directory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], told: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quiet.toml").write_text('[log]\nlevel = "error"\n')
+    models = model_directory("mlp")
+    (models / "bad" / "1").mkdir(parents=True)
+    (models / "bad" / "1" / "model.onnx").write_text("x")
+    said = on_terminal(models, *words)
+    assert said.count("is not an ONNX model") == told
+    assert "bad/1" in said.partition("Not ready")[2]
 
 
 def test_a_thousand_models_do_not_flood_the_screen(tmp_path: Path) -> None:

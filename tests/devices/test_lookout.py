@@ -76,10 +76,10 @@ def test_a_driver_that_does_not_answer_at_the_start_is_given_up() -> None:
 
 def test_where_there_is_no_driver_it_says_why() -> None:
     def absent() -> Scripted:
-        raise OSError("NVML: NVML Shared Library Not Found")
+        raise OSError("NVML Shared Library Not Found")
 
     watch = find_devices(absent)
-    assert (watch.looks(), watch.problem) == ((), "NVML: NVML Shared Library Not Found")
+    assert (watch.looks(), watch.problem) == ((), "NVML Shared Library Not Found")
     assert watch.figures(0.0, {}) == ()
 
 

@@ -159,3 +159,19 @@ def test_troubles_are_named(reading: Reading, word: str) -> None:
 
 def test_everyday_states_are_no_trouble() -> None:
     assert not list(troubles(Reading(ecc_uncorrected=0, throttle=("software power cap",), xids=(13, 31))))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "NVML: Driver Not Loaded"),
+    ],
+)
+def test_why_it_cannot_be_had_names_it_once(monkeypatch: pytest.MonkeyPatch, error: int, said: str) -> None:
+    def init() -> None:
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", init)
+    with pytest.raises(OSError, match=rf"^{said}$"):
+        Nvml()

@@ -276,6 +276,14 @@ def test_a_set_of_another_model_says_why(
     assert all(text in found for text in texts), found
 
 
+def test_what_does_not_fit_in_many_cases_is_told_once() -> None:
+    golden, _ = sample(rows=3)
+    cases = tuple(replace(golden.cases[0], name=f"c{number}") for number in range(3))
+    found = misfits(replace(golden, cases=cases), (S,), (Y,), 4)
+    assert "case 'c0' has the input 'x', which the model does not have (2 more cases alike)" in found
+    assert not any("'c1'" in text or "'c2'" in text for text in found)
+
+
 def test_a_promise_alone_is_a_set_and_nothing_is_none(tmp_path: Path) -> None:
     alone = GoldenSet(cases=(), tolerances={}, promise=LatencyPromise(rows=2, p99_us=5))
     written = write_golden(str(tmp_path), alone, b"")

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from appliance.core.rollout.catalog import CatalogProblem
 from appliance.core.rollout.phase import Phase
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.engine.versions.routes import Routes
@@ -31,6 +32,10 @@ def routes(*entries: Served) -> Routes:
     for entry in entries:
         table.put(entry)
     return table
+
+
+def problem(name: str, reason: str) -> CatalogProblem:
+    return CatalogProblem(name=name, version="", reason=reason)
 
 
 def slots(moved: list[Served]) -> list[tuple[str, int]]:
@@ -78,7 +83,7 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
     assert told == [[("m", 1)], [("other", 7)]]
     two = served(2, Phase.LOADING)
     told.append(slots(table.put(two)))
-    told.append(slots(table.set_problems({("broken", ""): "not ONNX"})))
+    told.append(slots(table.set_problems([problem("broken", "not ONNX")])))
     one.version.retiring = True
     told.append(slots(table.touch()))
     assert told[2:] == [[], [], []], "it loads; another is broken; it serves as long as nothing else does"
@@ -117,7 +122,7 @@ def test_what_cannot_be_resolved_is_told_apart(
     name: str, version: str, error: type[Exception], text: str
 ) -> None:
     table = routes(served(1), served(3, Phase.LOADING), served(1, Phase.LOADING, "loading"))
-    table.set_problems({("broken", ""): "no versions"})
+    table.set_problems([problem("broken", "no versions")])
     with pytest.raises(error) as caught:
         table.resolve(name, version)
     assert text in str(caught.value)
@@ -125,7 +130,7 @@ def test_what_cannot_be_resolved_is_told_apart(
 
 def test_the_index_lists_versions_and_problems_in_order() -> None:
     table = routes(served(10), served(2, Phase.LOADING))
-    table.set_problems({("a", ""): "nothing here"})
+    table.set_problems([problem("a", "nothing here")])
     said = {each.id: Said(each.reason) for each in table.all()}
     index = [
         (entry.name, entry.version, entry.state.value, entry.reason) for entry in table.index(False, said)

@@ -9,6 +9,7 @@ import pytest
 
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
+from appliance.core.rollout.catalog import CatalogProblem
 from appliance.core.rollout.phase import Phase
 from appliance.domain.device import CPU, cuda
 from appliance.domain.device_wish import ON_CUDA
@@ -102,7 +103,7 @@ def found(
 ) -> list[str]:
     """The problems of these versions, of which those that are READY serve, in 100 MB."""
     sizes, routes = Sizes(True, LIMITS), Routes()
-    routes.set_aside({("unloaded", "1"): "unloaded by hand"})
+    routes.set_aside([CatalogProblem(name="unloaded", version="1", reason="unloaded by hand")])
     serving = [served for served in versions if served.state is VersionState.READY]
     for served in serving:
         measured(sizes, served, served.model.file_bytes)

@@ -41,3 +41,34 @@ def test_a_misspelt_parameter_is_told_what_it_may_be(read_model: ReadModel) -> N
     found = read_model("""parameters { key: "gpu_uuid" value { string_value: "GPU-1" } }
     parameters { key: "cudnn_conv_algo_search" value { string_value: "1" } }""")
     assert [note.text.partition("here")[2] for note in found.notes] == ["; did you mean 'gpu_uuids'?", ""]
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "text"),
+    [
+        ("double_value: 8.9", ".double_value", """unknown field 'double_value'; say string_value: "8.9\""""),
+        ('strin_value: "8.9"', ".strin_value", """unknown field 'strin_value'; say string_value: "8.9\""""),
+        ("other { a: 1 }", ".other", """unknown field 'other'; say string_value: "...\""""),
+        ("other: [] more: 2", ".other", """unknown field 'other'; say string_value: "...\""""),
+    ],
+)
+@pytest.mark.parametrize("key", ["min_compute_capability", "run_timeout_ms", "anything"])
+def test_a_parameter_that_is_given_otherwise_than_as_a_string_is_one_problem(
+    read_model: ReadModel, key: str, value: str, where: str, text: str
+) -> None:
+    problem = only_problem(read_model(f'parameters {{ key: "{key}" value {{ {value} }} }}'))
+    assert (problem.key, problem.text) == (f'parameters["{key}"]{where}', text)
+
+
+def test_each_parameter_that_is_given_otherwise_is_told(read_model: ReadModel) -> None:
+    found = read_model("""parameters { key: "intra_op_thread_count" value { int64_value: 2 } }
+    parameters { key: "own_worker" value { bool_value: true } }""")
+    assert [problem.text.partition("say ")[2] for problem in found.problems] == [
+        'string_value: "2"',
+        'string_value: "true"',
+    ]
+
+
+def test_a_field_beside_the_string_is_unknown(read_model: ReadModel) -> None:
+    said = 'parameters { key: "own_worker" value { string_value: "true" bool_value: true } }'
+    assert only_problem(read_model(said)).text == "unknown field 'bool_value'"

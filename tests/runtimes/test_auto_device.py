@@ -189,7 +189,7 @@ def test_a_job_of_another_process_is_told_what_was_decided(driver: Board) -> Non
             "warning",
             {"on": "cpu"},
         ),
-        (PROCESS, "cpu", "warning", {"on": "cpu", "reason": "NVML: NVML Shared Library Not Found"}),
+        (PROCESS, "cpu", "warning", {"on": "cpu", "reason": "NVML Shared Library Not Found"}),
     ],
 )
 def test_a_daemon_decides_it_when_it_starts(

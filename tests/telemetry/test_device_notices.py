@@ -32,7 +32,7 @@ def test_what_others_have_of_a_device_is_told_from_a_tenth_of_it_on() -> None:
 
 
 def test_that_nothing_tells_of_gpus_matters_where_models_ask_for_one() -> None:
-    problem = "NVML: NVML Shared Library Not Found"
+    problem = "NVML Shared Library Not Found"
     snapshot = replace(made_up_snapshot(), devices_problem=problem)
     assert not list(notices(snapshot))
     first, *others = snapshot.engine.versions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.interface import allows_change
 from appliance.domain.model import ModelVersion
 
@@ -69,11 +70,13 @@ def identity_of(model: ModelVersion, fingerprint: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogProblem:
-    """A version (or, with ``version`` "", a whole model) that cannot be served, and why."""
+    """A version (or, with ``version`` "", a whole model) that cannot be served, and why; ``device`` is the one that it
+    would be tried on first."""
 
     name: str
     version: str
     reason: str
+    device: DeviceName = CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,8 +229,8 @@ class Rollouts:
     def apply(self, catalog: Catalog, now_ns: int, asked: Collection[str] = ()) -> None:
         """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared.
         ``asked``: see Wanted."""
-        self._moved(self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems}))
-        self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
+        self._moved(self._routes.set_problems(catalog.problems))
+        self._routes.set_aside(catalog.aside)
         wanted = told.Wanted(catalog=catalog, asked=frozenset(asked), wall_ms=self._shell.wall_ms())
         self._tell(wanted, now_ns)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from appliance.core.rollout.catalog import CatalogProblem
 from appliance.core.rollout.phase import ANSWERING, SERVING, Phase
 from appliance.domain.errors import InvalidRequest, NotServed, UnknownModel
 from appliance.domain.model import VersionState
@@ -50,8 +51,8 @@ class Routes:
     def __init__(self) -> None:
         self._meanings: dict[str, _Meaning] = {}
         self._names: dict[str, dict[int, Served]] = {}
-        self._problems: dict[tuple[str, str], str] = {}
-        self._aside: dict[tuple[str, str], str] = {}
+        self._problems: dict[tuple[str, str], CatalogProblem] = {}
+        self._aside: dict[tuple[str, str], CatalogProblem] = {}
         self._default: dict[str, Served] = {}
         self.generation = 0
 
@@ -90,14 +91,14 @@ class Routes:
             del self._names[served.model.name]
         return self.touch()
 
-    def set_problems(self, problems: dict[tuple[str, str], str]) -> list[Served]:
-        """Replace what the repository says it cannot offer: (name, version) to reason."""
-        self._problems = problems
+    def set_problems(self, problems: Iterable[CatalogProblem]) -> list[Served]:
+        """Replace what the repository says it cannot offer."""
+        self._problems = {(each.name, each.version): each for each in problems}
         return self.touch()
 
-    def set_aside(self, aside: dict[tuple[str, str], str]) -> None:
-        """Replace what is told besides, as unavailable: (name, version) to reason."""
-        self._aside = aside
+    def set_aside(self, aside: Iterable[CatalogProblem]) -> None:
+        """Replace what is told besides, as unavailable."""
+        self._aside = {(each.name, each.version): each for each in aside}
 
     def _is_broken(self, name: str) -> bool:
         return any(name == each for each, _ in self._problems)
@@ -184,8 +185,14 @@ class Routes:
         ]
         known = {(entry.name, entry.version) for entry in entries}
         entries.extend(
-            IndexEntry(name=name, version=version, state=VersionState.UNAVAILABLE, reason=reason)
-            for (name, version), reason in {**self._aside, **self._problems}.items()
+            IndexEntry(
+                name=name,
+                version=version,
+                state=VersionState.UNAVAILABLE,
+                reason=each.reason,
+                device=each.device,
+            )
+            for (name, version), each in {**self._aside, **self._problems}.items()
             if (name, version) not in known
         )
         entries.sort(key=lambda entry: (entry.name, len(entry.version), entry.version))

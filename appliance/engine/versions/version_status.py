@@ -144,6 +144,8 @@ def _idle(entry: IndexEntry) -> VersionStatus:
         workers=(),
         statistics=VersionMeter(entry.name, version).frozen(),
         residency=Residency.COLD.value,
+        device=entry.device,
+        homeless=not entry.device.is_cpu,
     )
 
 

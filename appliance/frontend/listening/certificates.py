@@ -136,7 +136,7 @@ def bearer_of(config: ListeningConfig, *, whenever: bool = False) -> Bearer | No
 
 def certificate_problems(config: ListeningConfig) -> Iterator[tuple[str, str]]:
     """The keys whose files cannot be used, and why."""
-    if not config.tls_certificate:
+    if not (config.tls_certificate and config.tls_key):  # one alone is told of as that
         return
     files = {key: getattr(config, key) for key in ("tls_certificate", "tls_key", "tls_client_ca")}
     unreadable = [(key, text) for key, path in files.items() if path and (text := _unreadable(path))]

@@ -28,6 +28,8 @@ def for_next_start(config: ListeningConfig, root: Path = Path("/")) -> Listening
     )
     if certificate is None or key is None or client_ca is None:
         return None
+    if (certificate, key, client_ca) == (config.tls_certificate, config.tls_key, config.tls_client_ca):
+        return config
     return replace(config, tls_certificate=certificate, tls_key=key, tls_client_ca=client_ca)
 
 

@@ -18,6 +18,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from appliance.cli.arguments import add_output
@@ -38,12 +39,11 @@ from appliance.tools.commands.options import (
     add_source,
     add_tolerances,
     sentences,
-    subject_of,
     tolerances_by_output,
 )
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, to_plain
 from appliance.tools.evaluation.process import make_golden
-from appliance.tools.subject import Subject
+from appliance.tools.subject import Subject, find_subject, plain_text
 
 RANDOM_CASES = 4
 MARGIN_MAX = 10_000
@@ -111,13 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the set and say what it holds."""
     folder = str(arguments.out or "")
     settings = repository_of(arguments.config)
-    subject = subject_of(arguments, settings)
+    with sentences():
+        subject = find_subject(arguments.source, settings, arguments.version)
+    beside = not folder or os.path.realpath(folder) == subject.golden_folder
     folder = folder or subject.golden_folder
     there = os.path.join(folder, SET_NAME)
-    if os.path.lexists(there) and not arguments.force:
-        raise CommandFailed(
-            f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
-        )
+    _check_free(arguments, subject, folder, subject.golden_of if beside else "")
     if not os.path.lexists(there) and not arguments.out:
         there = subject.version.golden  # of all versions of the model
     with tempfile.TemporaryDirectory() as drafts, sentences():
@@ -126,11 +125,31 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             job = _job(arguments, subject, os.path.abspath(folder), drafts, settings)
         with steps_bar("golden set", quiet=arguments.json) as progress:
-            made = make_golden(job, progress)
+            made = make_golden(replace(job, file=_file(subject) if beside else ""), progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
     if not arguments.json and (where := _elsewhere(made, subject.version, arguments.device)):
         print(where)
     return Exit.OK
+
+
+def _check_free(arguments: argparse.Namespace, subject: Subject, folder: str, made_of: str) -> None:
+    """Raise CommandFailed where the set in ``folder`` would be lost unasked, or its cases be kept for another file
+    than ``made_of``, which they are of ("": of this one)."""
+    of = f", of '{printable(made_of)}'" if made_of else ""
+    if os.path.lexists(os.path.join(folder, SET_NAME)) and not arguments.force:
+        raise CommandFailed(
+            f"'{folder}' has a golden set{of}; replace it with --force, or write elsewhere with --out"
+        )
+    if made_of and not _says_cases(arguments):
+        raise CommandFailed(
+            f"the golden set in '{folder}' is of '{printable(made_of)}', whose cases are not kept for "
+            f"'{printable(_file(subject))}'; say which are in their place with --case, --input or --random"
+        )
+
+
+def _file(subject: Subject) -> str:
+    """What a set beside a bare model file says that it is of; "" in the directory of a version."""
+    return "" if subject.home else plain_text(os.path.basename(subject.version.path))
 
 
 def _job(

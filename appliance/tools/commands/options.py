@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from appliance.cli import package_policy
-from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.numbers import natural, nonnegative, version_number
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
-from appliance.domain.golden import Tolerance
+from appliance.domain.golden import SET_FILE, Tolerance
 from appliance.tools.subject import Subject, SubjectAbsent, find_subject
 
 _SHAPE: Final = re.compile(r"(.+)=([0-9,]+)")
@@ -71,9 +73,22 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
 
 
 def subject_of(arguments: argparse.Namespace, settings: RepositoryConfig) -> Subject:
-    """What is to be tried. Raises CommandFailed."""
+    """What is to be tried; a golden set that is left is told. Raises CommandFailed."""
     with sentences():
-        return find_subject(arguments.source, settings, arguments.version)
+        subject = find_subject(arguments.source, settings, arguments.version)
+    tell_left(os.path.basename(subject.version.path), subject.golden_of)
+    return subject
+
+
+def tell_left(file: str, golden_of: str) -> None:
+    """Say of the model file ``file`` that the golden set beside it was made of the file ``golden_of`` ("": it was
+    not)."""
+    if golden_of:
+        text = (
+            f"{SET_FILE} beside '{file}' was made of '{golden_of}' and is not taken; move '{file}' into a directory of "
+            "its own to make one of it"
+        )
+        print(printable(text), file=sys.stderr)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from appliance.cli.terminal import bytes_bar
 from appliance.domain.device import DeviceKind
 from appliance.domain.quantity import counted
 from appliance.store.full_disk import reason_of
-from appliance.tools.commands.options import add_device
+from appliance.tools.commands.options import add_device, tell_left
 
 if TYPE_CHECKING:
     from appliance.config.repository import RepositoryConfig
@@ -167,6 +168,7 @@ def _pack(arguments: argparse.Namespace) -> int:
         with replacing(target) as out, bytes_bar("writing", manifest.total_bytes) as advance:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
     keyids = [signer.public_key.keyid for signer in signers]
+    tell_left(os.path.basename(source.model.path), source.golden_of)
     _tell(arguments.json, target, manifest, wire, proof, where, keyids, promised_before(source))
     held = holds_answers((each.path, each.size) for each in manifest.files)
     if not held and (beside := golden_beside(source)):

@@ -82,7 +82,9 @@ def run_variants(arguments: argparse.Namespace) -> int:
     report = Report(
         version=subject.version,
         device=arguments.device,
-        on=place_text(arguments.threads, _device_name(trials)),
+        on=place_text(arguments.threads, _device_name(trials))
+        if any(each.batches for each in trials)
+        else "",
         cases=len(read_golden(subject.version.golden).cases) if proven else RANDOM_CASES,
         proven=proven,
         judgements=judgements,

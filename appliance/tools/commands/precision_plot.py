@@ -66,7 +66,7 @@ def picture(report: Report) -> str:
         panels.append(_joules(report))
     width = _left(len(panels))
     body: list[str] = [_text(24, 34, f"{report.version.key} on {report.device}", size=18, weight=600)]
-    body.append(_text(24, 56, f"{report.on}; {report.inputs}", size=12, fill=FAINT))
+    body.append(_text(24, 56, "; ".join(filter(None, (report.on, report.inputs))), size=12, fill=FAINT))
     for number, panel in enumerate(panels):
         x = _left(number)
         body.append(_text(x, TOP - 26, panel.title, size=13, weight=600))

@@ -17,9 +17,9 @@ FP32 = "fp32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """``on`` says in words where it was; ``cases`` are golden ones when it is ``proven``, else random values. ``kept``
-    are the directories of what was written, by precision; None: nothing was to be kept. ``picture`` is the file of
-    that, "" for none."""
+    """``on`` says in words where it was, "" where nothing ran; ``cases`` are golden ones when it is ``proven``, else
+    random values. ``kept`` are the directories of what was written, by precision; None: nothing was to be kept.
+    ``picture`` is the file of that, "" for none."""
 
     version: ModelVersion
     device: str
@@ -74,7 +74,7 @@ def to_json(report: Report) -> dict[str, Json]:
         "model": report.version.name,
         "version": report.version.version,
         "device": report.device,
-        "on": report.on,
+        "on": report.on or None,
         "cases": report.cases,
         "golden": report.proven,
         "fastest": [each.trial.precision for each in fastest(report.judgements)],

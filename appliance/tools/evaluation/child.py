@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.domain.errors import ApplianceError, ArtefactError
+from appliance.domain.errors import ApplianceError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
@@ -45,8 +45,8 @@ from appliance.tools.evaluation.jobs import (
     to_plain,
 )
 from appliance.tools.evaluation.meter import accelerator_of
-from appliance.tools.evaluation.runner import Runner, batch_sizes
-from appliance.tools.evaluation.trial import placed, try_precision
+from appliance.tools.evaluation.runner import batch_sizes
+from appliance.tools.evaluation.trial import loaded, placed, try_precision
 from appliance.tools.subject import find_subject
 
 RUNTIME: Final = "onnx"
@@ -88,7 +88,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     runtime = _runtime()
     progress(0, len(sizes) + 1, "loading")
     before, begin = private_bytes(os.getpid()), time.monotonic_ns()
-    runner = _loaded(runtime, version, job.threads)
+    runner = loaded(runtime, version, job.threads)
     runner.answer(inputs)
     first_ns = time.monotonic_ns() - begin
     speeds = []
@@ -119,17 +119,7 @@ def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:
     job = from_plain(GoldenJob, plain)
     version = placed(find_subject(Path(job.source), job.repository).version, job.device)
     progress(0, 1, "loading")
-    return make_golden(job, _loaded(_runtime(), version), progress)
-
-
-def _loaded(runtime: Runtime, version: ModelVersion, threads: int = 1) -> Runner:
-    """For a command that has --device, which the runtime does not know of."""
-    try:
-        return Runner(runtime, version, threads)
-    except ArtefactError as problem:
-        if version.on_cpu:
-            raise
-        raise ArtefactError(f"{problem}; --device cpu tries it on the processor") from problem
+    return make_golden(job, loaded(_runtime(), version), progress)
 
 
 def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:

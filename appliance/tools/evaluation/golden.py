@@ -44,7 +44,7 @@ def make_golden(job: GoldenJob, runner: Runner, progress: Progress) -> GoldenMad
     version = runner.version
     golden, data = _kept(job, version) if job.keep else _made(job, runner, progress)
     promise, measured = _promise(job, runner, progress)
-    golden = replace(golden, promise=promise or golden.promise)
+    golden = replace(golden, promise=promise or golden.promise, file=job.file)
     wrong = misfits(golden, version.inputs, version.outputs, version.max_batch_size)
     if wrong:
         raise ArtefactError("; ".join(wrong))

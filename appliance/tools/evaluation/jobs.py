@@ -89,10 +89,12 @@ class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
     ``random`` ones of ``rows`` rows, and write the set into ``folder``; or write the set at ``keep`` again, cases and
     answers as they are, with other ``tolerances`` or ``promise``. ``promise``: None for none, 0 us for what is measured
-    times ``margin_percent`` / 100. ``device`` "": that of the version."""
+    times ``margin_percent`` / 100. ``device`` "": that of the version. ``file``: the bare model file that the set is
+    of ("": it is a version's, or of whichever it lies beside)."""
 
     source: str
     folder: str
+    file: str = ""
     keep: str = ""
     cases: str = ""
     random: int = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.device_wish import parse_wish
+from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
@@ -41,7 +42,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
     version = placed(version, job.device)
     meter = open_meter(version.device)
     before = private_bytes(os.getpid())
-    runner = Runner(runtime, version, job.threads)
+    runner = loaded(runtime, version, job.threads)
     answered = iter(range(1, total))
     accuracy = Judge(golden, tensors, classes=job.classes).accuracy(
         runner, lambda: progress(next(answered), total, f"{job.precision}: golden answers")
@@ -67,6 +68,16 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
 def placed(version: ModelVersion, device: str) -> ModelVersion:
     """The version as it is loaded on ``device``; "" for its own."""
     return replace(version, device=parse_wish(device)) if device else version
+
+
+def loaded(runtime: Runtime, version: ModelVersion, threads: int = 1) -> Runner:
+    """For a command that has --device, which the runtime does not know of."""
+    try:
+        return Runner(runtime, version, threads)
+    except ArtefactError as problem:
+        if version.on_cpu:
+            raise
+        raise ArtefactError(f"{problem}; --device cpu tries it on the processor") from problem
 
 
 def _batch(runner: Runner, inputs: Inputs, budget_ns: int, meter: Meter) -> BatchFigures:

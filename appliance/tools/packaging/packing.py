@@ -103,8 +103,7 @@ def lay_out(
             open(target, "wb") as out,
         ):
             shutil.copyfileobj(data, out)
-    if labels.promise is not None:
-        _set_promise(labels.promise, home, folder)
+    _finish_golden(labels.promise, home, folder)
     try:
         return _manifest(labels, root, tensors, settings)
     except ModelInvalid as error:
@@ -115,6 +114,9 @@ def _of_source(problem: Problem, source: ModelSource, labels: Labels, config: by
     """The problem at the place in the source of which the place in the packed form was made."""
     if problem.file == f"{labels.name}/{labels.version}/{GRAPH_FILE}":
         return replace(problem, file=source.model.path)
+    for path in source.others:
+        if problem.file == f"{labels.name}/{_renumbered(path, source, labels)}":
+            return replace(problem, file=f"{source.home.path}/{path}")
     file, *place = problem.file.split(":")
     if file != f"{labels.name}/{CONFIG_FILE}":
         return problem
@@ -190,17 +192,21 @@ def golden_beside(source: ModelSource) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _set_promise(promise: LatencyPromise, home: Path, folder: Path) -> None:
-    """Put ``promise`` into the golden set of the version, or into one of its own that has no cases. A set that cannot
-    be read is left for the repository to tell."""
+def _finish_golden(promise: LatencyPromise | None, home: Path, folder: Path) -> None:
+    """Put ``promise``, where there is one, into the golden set of the version, or into one of its own that has no
+    cases; what file the set was made of says nothing any more. A set that cannot be read is left for the repository to
+    tell."""
     for path in (folder / SET_FILE, home / SET_FILE):
         if path.is_file():
             with suppress(ModelInvalid, ArtefactError):
                 golden = read_golden(str(path))
-                if golden.promise != promise:
-                    path.write_bytes(encode_golden(replace(golden, promise=promise)))
+                finished = replace(golden, promise=promise or golden.promise, file="")
+                if golden != finished:
+                    path.write_bytes(encode_golden(finished))
             return
-    write_golden(str((folder / SET_FILE).parent), GoldenSet(cases=(), tolerances={}, promise=promise), b"")
+    if promise is not None:
+        alone = GoldenSet(cases=(), tolerances={}, promise=promise)
+        write_golden(str((folder / SET_FILE).parent), alone, b"")
 
 
 def _split(source: ModelSource, folder: Path, progress: Progress) -> Sequence[TensorEntry]:

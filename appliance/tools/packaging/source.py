@@ -30,7 +30,7 @@ from appliance.repository.model_directory import (
 from appliance.repository.model_files import FileAbsent, ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
-from appliance.tools.subject import VERSION_NUMBER
+from appliance.tools.subject import VERSION_NUMBER, golden_of_another
 
 _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 
@@ -39,7 +39,8 @@ _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 class ModelSource:
     """A version to pack. ``home`` is the directory in which all its files are, ``start`` where in it the model file
     is. ``config`` is its configuration's text, None when it has none. ``others`` are the other files by their path in
-    the package. ``name`` and ``version`` are what the places say, where nothing else is said."""
+    the package. ``name`` and ``version`` are what the places say, where nothing else is said. ``golden_of``: the file
+    that the golden set beside a bare model file was made of, where that is another, so that it stays behind."""
 
     name: str
     version: int
@@ -48,6 +49,7 @@ class ModelSource:
     model: ModelFile
     config: bytes | None
     others: Mapping[str, ModelFile]
+    golden_of: str = ""
 
 
 class SourceAbsent(ModelInvalid):
@@ -129,7 +131,8 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     findings = Findings()
     model = _found(home, PurePosixPath(path.name), findings)
     config = no_config(CONFIG_FILE)
-    others = dict(_others(home, PurePosixPath(), config, include, findings))
+    golden_of = golden_of_another(path)
+    others = dict(_others(home, PurePosixPath(), config, include, findings, golden=not golden_of))
     if model is None or findings.problems:
         raise ModelInvalid(findings.problems)
     return ModelSource(
@@ -140,6 +143,7 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
         model=model,
         config=None,
         others=others,
+        golden_of=golden_of,
     )
 
 
@@ -196,15 +200,17 @@ def _others(
     config: ModelConfig,
     include: Sequence[str],
     findings: Findings,
+    *,
+    golden: bool = True,
 ) -> Iterator[tuple[str, ModelFile]]:
     """The files besides model and configuration, by their path in the package."""
     wanted = {output.label_file for output in config.outputs or () if output.label_file}
     warmups = (tensor.file for warmup in config.warmups for tensor in warmup.tensors if tensor.file)
     wanted |= {str(PurePosixPath(WARMUP_DIRECTORY) / file) for file in warmups}
     wanted |= set(include)
-    for golden in dict.fromkeys((start / SET_FILE, PurePosixPath(SET_FILE))):
-        if os.path.lexists(os.path.join(home.path, golden)):
-            wanted |= {str(golden), str(golden.with_name(TENSORS_NAME))}
+    for there in dict.fromkeys((start / SET_FILE, PurePosixPath(SET_FILE))):
+        if golden and os.path.lexists(os.path.join(home.path, there)):
+            wanted |= {str(there), str(there.with_name(TENSORS_NAME))}
             break
     for relative in sorted(wanted):
         file = _found(home, PurePosixPath(relative), findings)
