@@ -58,10 +58,11 @@ class Rollouts:
         self._publisher = publisher
         self._releases = releases
 
-    def all(self) -> list[Rollout]:
-        """Those that are kept, the oldest first, as they were at the last look."""
+    def all(self, model: str) -> list[Rollout]:
+        """Those of the model that are kept, or of all where it is "", the oldest first, as they were at the last
+        look."""
         with self._store.look() as rows:
-            return [each.rollout for each in rollouts_in(rows)]
+            return [each.rollout for each in rollouts_in(rows, **({"model": model} if model else {}))]
 
     def start(self, request: RolloutRequest, who: str, now_ms: int) -> Rollout:
         """The first wave is wished the version, and the others follow. A halted one of the model is over. Raises

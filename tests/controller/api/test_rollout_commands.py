@@ -11,6 +11,7 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.fleet.rollout import SHOWN
+from appliance.cli.fleet.session import Controller
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_fleet_commands import Fleet, fleet
 from tests.controller.api.test_people_api import packages
@@ -154,6 +155,22 @@ def test_the_newest_and_those_that_are_not_over_are_shown(
     status, out, _ = fleet("rollouts", "--watch")
     assert (status, re.findall(r"^(\d+) m/2", out, re.MULTILINE)) == (Exit.INTERRUPTED, [str(SHOWN + 3)])
     assert f"and {SHOWN + 2} before that are over" in out, "a screen is for what goes on"
+
+
+def test_those_of_one_model_are_shown_alone(
+    site: Site, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start()
+    assert re.search(r"^1 m/2 +running", fleet("rollouts", "m")[1], re.MULTILINE)
+    assert json.loads(fleet("rollouts", "m", "--json")[1]) == site.person.get("/rollouts?model=m")
+    assert site.person.get("/rollouts?model=other") == []
+    status, out, error = fleet("rollouts", "other")
+    assert (status, out) == (Exit.REFUSED, "")
+    assert error == "appliance fleet rollouts: there is no rollout of 'other'\n"
+    get = Controller.get
+    monkeypatch.setattr(Controller, "get", lambda self, path, **query: get(self, path))
+    error = fleet("rollouts", "other")[2]
+    assert "there is no rollout of 'other'" in error, "a controller of an earlier release tells of all"
 
 
 @pytest.mark.parametrize(
