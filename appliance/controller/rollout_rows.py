@@ -16,7 +16,7 @@ from appliance.controller.schemas import Wish
 from appliance.controller.standings import SHOWN, report_of
 from appliance.controller.wishing import group_wishes, put_wish, read_wish
 from appliance.fleet.arrival import Mark, Stay, Wished, arrival_of, together
-from appliance.fleet.rollout import OPEN, Look, Rollout, State, Wishes, other_wish
+from appliance.fleet.rollout import OPEN, Look, Rollout, State, Wishes, halted, other_wish
 from appliance.fleet.told import Device
 
 Before = Mapping[str, Wish | None]
@@ -105,6 +105,17 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
             wave=len(after.begun), reason=after.reason, back=after.back, failed=[each.device for each in after.failed],
             waves=[wave.groups for wave in after.waves if not kept.rollout.begun], **_limits(after),
         )  # fmt: skip
+
+
+def halt_strayed(rows: Rows, model: str, who: str, now_ms: int) -> list[str]:
+    """Halt those of the model that run, and in a group of which ``who`` has wished for another version now; which these
+    are, in words."""
+    halts = []
+    for kept in rollouts_in(rows, model=model, state=State.RUNNING):
+        if reason := wished_otherwise(rows, kept):
+            change(rows, kept, halted(kept.rollout, reason, now_ms), (), who, now_ms)
+            halts.append(kept.rollout.what)
+    return halts
 
 
 def _take_back(rows: Rows, rollout: Rollout, before: Before, maker: str, now_ms: int) -> None:

@@ -113,10 +113,10 @@ def test_who_wishes_otherwise_hears_which_rollout_halts_for_it(site: Site, fleet
     for words in (("m=2", "--group", "north"), ("m=3", "--device", "box-north"), ("m=1", "--group", "south")):
         assert fleet("want", *words)[::2] == (Exit.OK, "")
     assert fleet("want", "m=3", "--group", "north")[::2] == (Exit.OK, told)
+    assert fleet("rollout", "m", "--resume")[0] == Exit.OK
     assert json.loads(fleet("want", "m", "--withdraw", "--group", "pilot", "--json")[1])["halts"] == [
         "rollout 1 of m/2"
     ]
-    site.steps()
     assert fleet("want", "m=1", "--group", "north")[::2] == (Exit.OK, ""), "it has halted already"
 
 
