@@ -116,7 +116,12 @@ class Rollouts:
         anew, where it had halted. Raises Unknown, and OperatorError where it would halt at once."""
         said = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
         with self._store.look() as rows:
-            kept = _newest(rows, model, OPEN)
+            kept = _newest(rows, model, frozenset(State))
+            if kept.rollout.state not in OPEN:
+                raise OperatorError(
+                    f"{kept.rollout.what} is {kept.rollout.state} and does not go on: begin another, by 'appliance "
+                    "fleet rollout' with MODEL=VERSION and --wave"
+                )
             looks = looks_at(rows, self._publisher, kept.rollout)
         after = msgspec.structs.replace(seen(kept.rollout, looks), **said)
         _check_resume(kept.rollout, after, said)
@@ -178,7 +183,8 @@ def _start_problems(rows: View, request: RolloutRequest) -> Iterator[str]:
     if empty := [group for group in groups if group not in there]:
         yield f"no device is in: {some_of([*_as_meant(rows, empty)])}"
     for kept in rollouts_in(rows, model=request.model, state=State.RUNNING):
-        yield f"rollout {kept.rollout.number}, to version {kept.rollout.version}, runs already; stop it first"
+        rollout, end = kept.rollout, f"'appliance fleet rollout {request.model} --stop'"
+        yield f"rollout {rollout.number}, to version {rollout.version}, runs already; end it first, by {end}"
 
 
 def _as_meant(rows: View, empty: Sequence[str]) -> Iterator[str]:

@@ -279,8 +279,12 @@ def test_people_halt_it_and_end_it(site: Site) -> None:
     assert site.versions() == [2, 1, 1]
     assert "is halted: there is nothing to do" in site.act("halt")["error"]
     assert site.act("stop")["state"] == "stopped"
-    for action in ("halt", "resume", "back", "stop"):
+    for action in ("halt", "back", "stop"):
         assert site.act(action)["error"] == "rollout 1 of m/2 is stopped: there is nothing to do"
+    assert site.act("resume")["error"] == (
+        "rollout 1 of m/2 is stopped and does not go on: begin another, by 'appliance fleet rollout' with "
+        "MODEL=VERSION and --wave"
+    )
     assert site.versions() == [2, 1, 1]
     assert site.audit() == ["rollout", "rollout-halted", "rollout-stopped"]
     site.person.post("/rollouts/other/halt")
@@ -290,7 +294,9 @@ def test_people_halt_it_and_end_it(site: Site) -> None:
 def test_one_of_a_model_runs_and_the_next_takes_the_place_of_one_that_halted(site: Site) -> None:
     site.start()
     found = site.person.post("/rollouts", PLAN)
-    assert found["error"].endswith("rollout 1, to version 2, runs already; stop it first")
+    assert found["error"].endswith(
+        "rollout 1, to version 2, runs already; end it first, by 'appliance fleet rollout m --stop'"
+    )
     site.act("halt")
     assert site.start(version=3)["number"] == 2
     states = [(each["state"], each["reason"]) for each in site.person.get("/rollouts")]
@@ -329,7 +335,8 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_wished(site: Site) -> 
     assert found["error"] == (
         "the rollout cannot begin: a wave has no group; groups that come twice: pilot; the share is from 1 to 100 "
         "percent, and not 101; devices are to stay for 1 to 86,400 seconds, and not 0; m/9 was not released; there are "
-        "versions 1, 2, 3; no device is in: nobody; rollout 1, to version 2, runs already; stop it first"
+        "versions 1, 2, 3; no device is in: nobody; rollout 1, to version 2, runs already; end it first, by 'appliance "
+        "fleet rollout m --stop'"
     )
     site.act("stop")
     site.person.post("/devices/box-pilot/revoke")
