@@ -63,6 +63,7 @@ class Wave(TypedDict):
     held: Count
     refused: Count
     apart: Count
+    due_ms: NotRequired[Count]
 
 
 class FailedDevice(TypedDict):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.fleet.session import Controller
-from appliance.cli.fleet.view import Row, ago
+from appliance.cli.fleet.view import Row, ago, left_s, span
 from appliance.domain.quantity import counted
 from appliance.fleet.messages import MessageInvalid
 from appliance.fleet.told import Rollout, rollouts_in
 
 TITLES: Final = ("rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups")
+PLACES: Final = ("there", "serving", "coming", "unheard", "held", "refused", "apart")
 GROUPS_SHOWN: Final = 8
 OVER: Final = ("done", "taken back", "stopped")
 
@@ -37,7 +39,7 @@ def rows(rollout: Any) -> Iterator[Row]:
     for number, wave in enumerate(rollout["waves"]):
         of_all = (f"{rollout['number']} {_what(rollout)}", rollout["state"]) if not number else ("", "")
         others = [wave[each] for each in ("unheard", "held", "refused")]
-        counts = (_there(wave), wave["serving"] + wave["coming"], *others) if wave["began_ms"] else ("-",) * 5
+        counts = (_there(wave), wave["serving"] + wave["coming"], *others) if _is_seen(wave) else ("-",) * 5
         yield *of_all, f"{number + 1}: {_at(rollout, wave)}", *counts, _groups(wave["groups"])
 
 
@@ -58,6 +60,11 @@ def _at(rollout: Any, wave: Any) -> str:
     if wave["done_ms"]:
         return "done"
     return f"for {ago(wave['began_ms'])}" if rollout["state"] == "running" else "not done"
+
+
+def _is_seen(wave: Any) -> bool:
+    """Whether somebody has looked where its devices are: a wave without any cannot begin."""
+    return wave["began_ms"] > 0 and any(wave[each] for each in PLACES)
 
 
 def _there(wave: Any) -> str:
@@ -87,6 +94,12 @@ def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
     """Who of a wave is not there, by which command that shows; what the counts of its row leave out; and that it waits
     in vain."""
     of, away = f"of wave {number}", wave["coming"] + wave["unheard"]
+    if wave["serving"] and rollout["state"] == "running" and not wave["done_ms"]:
+        serve = "serves" if wave["serving"] == 1 else "serve"
+        yield (
+            f"{counted(wave['serving'], 'device')} {of} {serve} it, for less than {rollout['stay_s']} s yet; "
+            f"{_due(wave, rollout['stay_s'])}"
+        )
     left_out = wave["held"] + wave["refused"] + wave["apart"]
     if away and rollout["state"] == "running" and not wave["done_ms"]:
         group = f" --group {wave['groups'][0]}" if len(wave["groups"]) == 1 else ""
@@ -103,6 +116,16 @@ def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
         )
 
 
+def _due(wave: Any, stay_s: int) -> str:
+    """By when those that serve may count. Clocks of desk and controller may differ: it is never longer than they are
+    to stay."""
+    one = wave["serving"] == 1
+    within_s = math.ceil(min(left_s(wave.get("due_ms", 0)), stay_s))  # an earlier release does not say it
+    if within_s > 0:
+        return f"{'it' if one else 'the last of them'} may count in {span(within_s)}"
+    return "it counts when it is heard again" if one else "they count when they are heard again"
+
+
 def progress(rollout: Any) -> str:
     """Which wave it is at, and where the devices of that are."""
     begun = [wave for wave in rollout["waves"] if wave["began_ms"]]
@@ -110,6 +133,8 @@ def progress(rollout: Any) -> str:
     if not begun:
         return where
     last = begun[-1]
+    if not _is_seen(last):
+        return f"{where}, at which nobody has looked yet"
     words = {
         "serving": f"serving for less than {rollout['stay_s']} s",
         "coming": "coming",

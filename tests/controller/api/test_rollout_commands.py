@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,44 @@ def test_a_wave_of_which_no_device_counts_says_that_it_waits_for_ever(site: Site
     ) in out
     assert "1 device of wave 1 has a wish of its own for m, and does not count\n" in out
     assert "not there:" not in out
+
+
+def test_a_wave_at_which_nobody_has_looked_has_no_counts_yet(site: Site, fleet: Fleet) -> None:
+    fleet("rollout", "m=2", *WAVES)
+    out = fleet("rollouts")[1]
+    assert re.search(r"^1 m/2 +running +1: for .*? +- +- +- +- +- +pilot$", out, re.MULTILINE), out
+    assert "not there:" not in out
+    assert fleet("rollouts", "m", "--wait", "--timeout", "0.1")[1] == (
+        "rollout 1 of m/2 runs in wave 1 of 2, at which nobody has looked yet\n"
+    )
+    site.steps()
+    assert re.search(r"running +1: for .*? +0 of 1 +0 +1 +0 +0 +pilot$", fleet("rollouts")[1], re.MULTILINE)
+
+
+def test_those_that_serve_and_do_not_count_yet_are_told_with_when_they_may(site: Site, fleet: Fleet) -> None:
+    site.desk.now_ms = int(time.time() * 1000) - 60_000
+    site.start(waves=[["north", "south"], ["pilot"]], stay_s=40_000)
+    began_ms = site.desk.now_ms
+    for _ in range(2):
+        for group in ("north", "south"):
+            site.tell(site.boxes[group], group)
+        site.steps()
+    wave = site.newest()["waves"][0]
+    assert (wave["serving"], wave["due_ms"]) == (2, began_ms + 2_000 + 40_000_000)
+    out = fleet("rollouts")[1]
+    assert (
+        "\n2 devices of wave 1 serve it, for less than 40000 s yet; the last of them may count in 11 h\n"
+        in out
+    )
+    assert "not there:" not in out
+    fleet("rollout", "m", "--resume", "--stay", "10")
+    out = fleet("rollouts")[1]
+    assert (
+        "\n2 devices of wave 1 serve it, for less than 10 s yet; they count when they are heard again\n"
+        in out
+    )
+    fleet("rollout", "m", "--halt")
+    assert "for less than" not in fleet("rollouts")[1]
 
 
 def test_who_wishes_otherwise_hears_which_rollout_halts_for_it(site: Site, fleet: Fleet) -> None:
