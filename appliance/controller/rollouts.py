@@ -122,8 +122,8 @@ class Rollouts:
                     f"{kept.rollout.what} is {kept.rollout.state} and does not go on: begin another, by 'appliance "
                     "fleet rollout' with MODEL=VERSION and --wave"
                 )
-            looks = looks_at(rows, self._publisher, kept.rollout)
-        after = msgspec.structs.replace(seen(kept.rollout, looks), **said)
+            after = msgspec.structs.replace(kept.rollout, **said)
+            after = seen(after, looks_at(rows, self._publisher, after))
         _check_resume(kept.rollout, after, said)
         with self._store.transaction() as rows:
             if not still(rows, kept):
@@ -220,5 +220,4 @@ def _newest(rows: View, model: str, states: frozenset[State]) -> Kept:
 
 def _end(rows: Rows, kept: Kept, state: State, reason: str, who: str, now_ms: int) -> Rollout:
     after = msgspec.structs.replace(kept.rollout, state=state, since_ms=now_ms, reason=reason)
-    change(rows, kept, after, (), who, now_ms)
-    return after
+    return change(rows, kept, after, (), who, now_ms)

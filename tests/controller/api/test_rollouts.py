@@ -166,8 +166,35 @@ def test_a_group_that_was_wished_the_version_before_is_wished_it_as_the_rest_and
     site.start(interface_change=True)
     assert site.wishes()["pilot"]["interface_change"], "it may have been refused for that"
     site.follow("pilot")
-    assert site.act("back")["state"] == "taken back"
+    found = site.act("back")
+    assert (found["state"], found["reason"]) == (
+        "taken back",
+        "by admin; wished the version before, and keep it: pilot",
+    )
+    assert found == site.newest()
+    assert json.loads(site.person.get("/audit")[-1]["detail"])["reason"] == found["reason"]
     assert (site.versions(), site.wishes()["south"]["interface_change"]) == ([2, 1, 1], True)
+
+
+def test_a_group_that_keeps_the_version_is_named_also_where_devices_had_it_go_back(site: Site) -> None:
+    site.want("pilot", 2)
+    site.start(back=True)
+    site.follow("pilot")
+    for refuses in (True, False):
+        site.follow("north", refuses=refuses)
+    assert site.newest()["reason"] == (
+        "1 device refused it or went back, and 0 may; wished the version before, and keep it: pilot"
+    )
+    assert site.versions() == [2, 1, 1]
+
+
+def test_a_group_in_which_a_person_wished_otherwise_since_is_not_named_as_one_that_keeps_it(
+    site: Site,
+) -> None:
+    site.want("pilot", 2)
+    site.start()
+    site.want("pilot", 3)
+    assert site.act("back")["reason"] == "by admin"
 
 
 def test_an_older_version_is_wished_as_a_downgrade_where_that_is_said(site: Site) -> None:
