@@ -97,7 +97,7 @@ def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
     if wave["serving"] and rollout["state"] == "running" and not wave["done_ms"]:
         serve = "serves" if wave["serving"] == 1 else "serve"
         yield (
-            f"{counted(wave['serving'], 'device')} {of} {serve} it, for less than {rollout['stay_s']} s yet; "
+            f"{counted(wave['serving'], 'device')} {of} {serve} it, not for {rollout['stay_s']} s yet: "
             f"{_due(wave, rollout['stay_s'])}"
         )
     left_out = wave["held"] + wave["refused"] + wave["apart"]
@@ -122,8 +122,8 @@ def _due(wave: Any, stay_s: int) -> str:
     one = wave["serving"] == 1
     within_s = math.ceil(min(left_s(wave.get("due_ms", 0)), stay_s))  # an earlier release does not say it
     if within_s > 0:
-        return f"{'it' if one else 'the last of them'} may count in {span(within_s)}"
-    return "it counts when it is heard again" if one else "they count when they are heard again"
+        return f"{'it' if one else 'the last'} may count in {span(within_s)}"
+    return "it counts when heard again" if one else "they count when heard again"
 
 
 def progress(rollout: Any) -> str:
