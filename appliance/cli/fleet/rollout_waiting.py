@@ -146,7 +146,7 @@ class Watch:
                 )
         if rollout is None and not self._asking.passes:
             return CommandFailed(self._asking.trouble, self._asking.status)
-        text = f"what becomes of the rollout is not known: {self._asking.trouble}; it goes on by itself"
+        text = f"what becomes of the rollout is not known: {self._asking.trouble}"
         return CommandFailed(text, self._asking.status)
 
 

@@ -210,6 +210,18 @@ def test_a_terminal_shows_the_waves_until_it_is_interrupted(site: Site, fleet: F
     assert "the waiting was interrupted: rollout 1 of m/2 runs in wave 1 of 2" in shown
 
 
+def test_a_terminal_keeps_the_waves_as_they_were_at_the_end(site: Site, fleet: Fleet, tmp_path: Path) -> None:
+    site.start()
+    terminal = Terminal(tmp_path / "profile.json", "rollouts", "m", "--wait")
+    terminal.until("Ctrl-C ends the waiting; the rollout goes on")
+    site.act("stop")
+    assert terminal.ended() == Exit.STOPPED
+    last = " ".join(plain(terminal.written.rpartition("\x1b[2J")[2]).split())
+    assert "1 m/2 stopped 1: not done 0 of 1" in last
+    assert last.count("was stopped in wave 1 of 2") == 1
+    assert "Ctrl-C" not in last
+
+
 def test_a_program_that_is_interrupted_gets_its_document(site: Site, fleet: Fleet, between: Between) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
