@@ -38,8 +38,9 @@ _MEANINGS: Final[Mapping[Exit, str]] = MappingProxyType(
         Exit.REFUSED: "it was refused or did not come about, or what was checked has problems",
         Exit.USAGE: "the command line, a file or the configuration is wrong",
         Exit.UNREACHABLE: "no server answers at that address, or not the one that is meant",
-        Exit.STOPPED: "'fleet want --wait': a device refused the version, went back, or is held",
-        Exit.OVERDUE: "'fleet want --wait': not every device served it within the time",
+        Exit.STOPPED: "'fleet want --wait': a device refused the version, went back, or is held; "
+        "'fleet rollouts --wait': it halted, was taken back or was stopped",
+        Exit.OVERDUE: "'fleet want --wait', 'fleet rollouts --wait': it was not done within the time",
         Exit.BROKEN: "a part of the server failed, and only a new start helps",
         Exit.INTERRUPTED: "interrupted",
     }

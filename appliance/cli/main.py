@@ -172,7 +172,11 @@ FLEET: Final = CommandTable(
                 ASKS | {Exit.STOPPED, Exit.OVERDUE},
             ),
             "rollout": Entry("have a version go out in waves", "appliance.cli.fleet.rollout:ROLLOUT", ASKS),
-            "rollouts": Entry("show what goes out in waves", "appliance.cli.fleet.rollout:ROLLOUTS", ASKS),
+            "rollouts": Entry(
+                "show what goes out in waves",
+                "appliance.cli.fleet.rollout:ROLLOUTS",
+                ASKS | {Exit.STOPPED, Exit.OVERDUE},
+            ),
             "setting": Entry("change a setting of boxes", "appliance.cli.fleet.change:SETTING", ASKS),
             "logs": Entry("show records of devices", "appliance.cli.fleet.view:LOGS", ASKS),
             "drift": Entry("show what was decided at boxes", "appliance.cli.fleet.view:DRIFT", ASKS),

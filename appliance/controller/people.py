@@ -16,7 +16,7 @@ from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.publishing import AT_ONCE, Publisher
 from appliance.controller.releases import Releases
-from appliance.controller.rollout_rows import rollouts_in, wished_otherwise
+from appliance.controller.rollout_rows import halt_strayed
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -44,7 +44,6 @@ from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import Setting
 from appliance.fleet.messages import Report
 from appliance.fleet.places import CONFLICT, REVOKED, Census, Whereabouts, census
-from appliance.fleet.rollout import State
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
@@ -234,8 +233,7 @@ class People:
         make_ready(self._store, self._releases, request.model, request.wish, key, [scope])
         with self._store.transaction() as rows:
             before = put_wish(rows, scope, request.model, request.wish, who, now_ms)
-            running = rollouts_in(rows, model=request.model, state=State.RUNNING)
-            halts = [each.rollout.what for each in running if wished_otherwise(rows, each)]
+            halts = halt_strayed(rows, request.model, who, now_ms)
         return WishMade(len(concerned), before, halts)
 
     def setting(self, request: SettingRequest, who: str, now_ms: int) -> Replaced:

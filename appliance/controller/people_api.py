@@ -143,7 +143,10 @@ class PeopleApi:
                 lambda asked: people.groups(asked.group(), asked.now_ms), query=("group",),
             ),
             _get("/releases", "versions that were uploaded", list[Release], lambda asked: people.all_releases()),
-            _get("/rollouts", "rollouts in waves, the newest last", list[Rollout], lambda asked: self._rollouts.all()),
+            _get(
+                "/rollouts", "rollouts in waves, of a model or of all, the newest last", list[Rollout],
+                lambda asked: self._rollouts.all(asked.query.get("model", "")), query=("model",),
+            ),
             _get("/drift", "what operators decided at boxes", list[DriftEntry], lambda asked: people.drift()),
             _get("/tokens", "tokens, without themselves", list[TokenInfo], lambda asked: people.tokens(), "admin"),
             _get(

@@ -16,7 +16,7 @@ from appliance.controller.schemas import Wish
 from appliance.controller.standings import SHOWN, report_of
 from appliance.controller.wishing import group_wishes, put_wish, read_wish
 from appliance.fleet.arrival import Mark, Stay, Wished, arrival_of, together
-from appliance.fleet.rollout import OPEN, Look, Rollout, State, Wishes, other_wish
+from appliance.fleet.rollout import OPEN, Look, Rollout, State, Wishes, halted, other_wish, some_of
 from appliance.fleet.told import Device
 
 Before = Mapping[str, Wish | None]
@@ -81,9 +81,10 @@ def _version(wish: Wish | None) -> int | None:
     return None if wish is None else wish.version
 
 
-def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str, now_ms: int) -> None:
+def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str, now_ms: int) -> Rollout:
     """Have it as it is ``after``, and what that wishes: the version for the groups ``wish``, or where it is taken back
-    what was before. ``who`` does so, and the wishes are the rollout's. Raises NoRelease."""
+    what was before, and say so. ``who`` does so, and the wishes are the rollout's. It is returned as it is kept. Raises
+    NoRelease."""
     before, maker = dict(kept.before), f"rollout {after.number}"
     for group, now in before_in(rows, after.model, wish).items():
         if group not in kept.rollout.groups:
@@ -91,7 +92,9 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
         if now != wish_of(after):
             put_wish(rows, f"group/{group}", after.model, wish_of(after), maker, now_ms)
     if after.state is State.BACK:
-        _take_back(rows, after, before, maker, now_ms)
+        keep = _take_back(rows, after, before, maker, now_ms)
+        said_too = f"; wished the version before, and keep it: {some_of(keep)}" if keep else ""
+        after = msgspec.structs.replace(after, reason=after.reason + said_too)
     if after.state not in OPEN:
         rows.remove(tables.rollout_devices, rollout=after.number)
     text = msgspec.json.encode(after).decode()
@@ -105,19 +108,37 @@ def change(rows: Rows, kept: Kept, after: Rollout, wish: Sequence[str], who: str
             wave=len(after.begun), reason=after.reason, back=after.back, failed=[each.device for each in after.failed],
             waves=[wave.groups for wave in after.waves if not kept.rollout.begun], **_limits(after),
         )  # fmt: skip
+    return after
 
 
-def _take_back(rows: Rows, rollout: Rollout, before: Before, maker: str, now_ms: int) -> None:
-    """Wish again for what was, as an order, wherever the version is wished still. One that a box has no more is fetched
+def halt_strayed(rows: Rows, model: str, who: str, now_ms: int) -> list[str]:
+    """Halt those of the model that run, and in a group of which ``who`` has wished for another version now; which these
+    are, in words."""
+    halts = []
+    for kept in rollouts_in(rows, model=model, state=State.RUNNING):
+        if reason := wished_otherwise(rows, kept):
+            change(rows, kept, halted(kept.rollout, reason, now_ms), (), who, now_ms)
+            halts.append(kept.rollout.what)
+    return halts
+
+
+def _take_back(rows: Rows, rollout: Rollout, before: Before, maker: str, now_ms: int) -> list[str]:
+    """Wish again for what was, as an order, wherever the version is wished still; the groups in which it was wished
+    before, and is. One that a box has no more is fetched
     again: it is older, and clients may have to talk to it as they did."""
+    keep = []
     for group, now in before_in(rows, rollout.model, rollout.groups).items():
         was = before.get(group)
-        if now is None or now.version != rollout.version or _version(was) == rollout.version:
+        if now is None or now.version != rollout.version:
+            continue
+        if was is not None and was.version == rollout.version:
+            keep.append(group)
             continue
         if was is not None:
             change = was.interface_change or rollout.interface_change
             was = msgspec.structs.replace(was, order=True, downgrade=True, interface_change=change)
         put_wish(rows, f"group/{group}", rollout.model, was, maker, now_ms)
+    return keep
 
 
 def _what(before: Rollout, after: Rollout) -> str:

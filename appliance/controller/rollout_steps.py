@@ -97,6 +97,6 @@ class RolloutSteps:
         with self._store.transaction() as rows:
             if not still(rows, kept) or wished_otherwise(rows, kept) != other:
                 return None  # it is looked at again
-            change(rows, kept, after, wish, WHO, now_ms)
+            after = change(rows, kept, after, wish, WHO, now_ms)
         moved = after.state is not before.state or len(after.begun) > len(before.begun)
         return after if moved else None

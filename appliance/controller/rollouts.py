@@ -58,10 +58,11 @@ class Rollouts:
         self._publisher = publisher
         self._releases = releases
 
-    def all(self) -> list[Rollout]:
-        """Those that are kept, the oldest first, as they were at the last look."""
+    def all(self, model: str) -> list[Rollout]:
+        """Those of the model that are kept, or of all where it is "", the oldest first, as they were at the last
+        look."""
         with self._store.look() as rows:
-            return [each.rollout for each in rollouts_in(rows)]
+            return [each.rollout for each in rollouts_in(rows, **({"model": model} if model else {}))]
 
     def start(self, request: RolloutRequest, who: str, now_ms: int) -> Rollout:
         """The first wave is wished the version, and the others follow. A halted one of the model is over. Raises
@@ -115,9 +116,14 @@ class Rollouts:
         anew, where it had halted. Raises Unknown, and OperatorError where it would halt at once."""
         said = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
         with self._store.look() as rows:
-            kept = _newest(rows, model, OPEN)
-            looks = looks_at(rows, self._publisher, kept.rollout)
-        after = msgspec.structs.replace(seen(kept.rollout, looks), **said)
+            kept = _newest(rows, model, frozenset(State))
+            if kept.rollout.state not in OPEN:
+                raise OperatorError(
+                    f"{kept.rollout.what} is {kept.rollout.state} and does not go on: begin another, by 'appliance "
+                    "fleet rollout' with MODEL=VERSION and --wave"
+                )
+            after = msgspec.structs.replace(kept.rollout, **said)
+            after = seen(after, looks_at(rows, self._publisher, after))
         _check_resume(kept.rollout, after, said)
         with self._store.transaction() as rows:
             if not still(rows, kept):
@@ -177,7 +183,8 @@ def _start_problems(rows: View, request: RolloutRequest) -> Iterator[str]:
     if empty := [group for group in groups if group not in there]:
         yield f"no device is in: {some_of([*_as_meant(rows, empty)])}"
     for kept in rollouts_in(rows, model=request.model, state=State.RUNNING):
-        yield f"rollout {kept.rollout.number}, to version {kept.rollout.version}, runs already; stop it first"
+        rollout, end = kept.rollout, f"'appliance fleet rollout {request.model} --stop'"
+        yield f"rollout {rollout.number}, to version {rollout.version}, runs already; end it first, by {end}"
 
 
 def _as_meant(rows: View, empty: Sequence[str]) -> Iterator[str]:
@@ -213,5 +220,4 @@ def _newest(rows: View, model: str, states: frozenset[State]) -> Kept:
 
 def _end(rows: Rows, kept: Kept, state: State, reason: str, who: str, now_ms: int) -> Rollout:
     after = msgspec.structs.replace(kept.rollout, state=state, since_ms=now_ms, reason=reason)
-    change(rows, kept, after, (), who, now_ms)
-    return after
+    return change(rows, kept, after, (), who, now_ms)

@@ -50,7 +50,8 @@ OPEN: Final = frozenset({State.RUNNING, State.HALTED})
 class Wave(Struct, frozen=True, kw_only=True):
     """Groups that are wished the version at once, when that was (0: not yet), when enough were there (0: not yet), and
     where their devices were when they were looked at last: ``there`` are those that said long enough that they serve
-    it, ``serving`` those that say so, and have not for long enough; ``apart`` have another wish of their own."""
+    it, ``serving`` those that say so, and have not for long enough, the last of which may be there at ``due_ms``;
+    ``apart`` have another wish of their own."""
 
     groups: tuple[str, ...]
     began_ms: int = 0
@@ -62,6 +63,7 @@ class Wave(Struct, frozen=True, kw_only=True):
     held: int = 0
     refused: int = 0
     apart: int = 0
+    due_ms: int = 0
 
     @property
     def counted(self) -> int:
@@ -242,11 +244,13 @@ def _with(rollout: Rollout, number: int, wave: Wave) -> Rollout:
 
 def _counted(wave: Wave, look: Look) -> Wave:
     arrival = look.arrival
-    serving = len(look.stay.outstanding(arrival))
+    serving = [device for device, _ in look.stay.outstanding(arrival)]
+    last_ms = max((look.stay.since_ms[device] for device in serving), default=0)
     return replace(
         wave,
-        there=arrival.count(Place.SERVES) - serving,
-        serving=serving,
+        there=arrival.count(Place.SERVES) - len(serving),
+        serving=len(serving),
+        due_ms=last_ms + int(look.stay.stay_s * 1000) if serving else 0,
         coming=arrival.count(Place.COMING),
         unheard=arrival.count(Place.UNHEARD),
         held=arrival.count(Place.HELD),

@@ -1,8 +1,8 @@
-"""What a controller tells of devices and groups, as far as who waits for a wish goes by it. Values only."""
+"""What a controller tells of devices, groups and rollouts, as far as who waits goes by it. Values only."""
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import msgspec
 
@@ -50,6 +50,46 @@ class Group(TypedDict):
     wishes: dict[str, Wish]
 
 
+class Wave(TypedDict):
+    """A wave of a rollout."""
+
+    groups: list[str]
+    began_ms: Count
+    done_ms: Count
+    there: Count
+    serving: Count
+    coming: Count
+    unheard: Count
+    held: Count
+    refused: Count
+    apart: Count
+    due_ms: NotRequired[Count]
+
+
+class FailedDevice(TypedDict):
+    """A device that refused it or went back."""
+
+    device: str
+    phase: str
+    reason: str
+
+
+class Rollout(TypedDict):
+    """A rollout."""
+
+    number: Count
+    model: str
+    version: Count
+    waves: list[Wave]
+    stay_s: Count
+    share: Count
+    allow: Count
+    state: str
+    since_ms: Count
+    reason: str
+    failed: list[FailedDevice]
+
+
 def devices_in(answer: object) -> list[Device]:
     """The devices that a controller's ``answer``, which was JSON, tells of. Raises MessageInvalid."""
     try:
@@ -64,3 +104,12 @@ def groups_in(answer: object) -> list[Group]:
         return msgspec.convert(answer, list[Group])
     except msgspec.ValidationError as error:
         raise MessageInvalid(str(error)) from error
+
+
+def rollouts_in(answer: object) -> list[Rollout]:
+    """The rollouts that it tells of, with all that is said of each. Raises MessageInvalid."""
+    try:
+        msgspec.convert(answer, list[Rollout])
+    except msgspec.ValidationError as error:
+        raise MessageInvalid(str(error)) from error
+    return cast("list[Rollout]", answer)

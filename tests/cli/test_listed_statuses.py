@@ -1,6 +1,6 @@
 """The exit statuses that the help of a command lists are those that it gives: each is brought about, here or, as 4 and
-5 of ``fleet want``, in the tests of its package. That none gives another one, ``tests/conftest.py`` has every test see
-to."""
+5 of ``fleet want`` and ``rollouts``, in the tests of its package. That none gives another one, ``tests/conftest.py``
+has every test see to."""
 
 from __future__ import annotations
 
@@ -116,6 +116,7 @@ NOBODY_THERE: dict[str, str] = {
 }
 ELSEWHERE: dict[str, set[int]] = {
     "fleet want": {Exit.STOPPED, Exit.OVERDUE},
+    "fleet rollouts": {Exit.STOPPED, Exit.OVERDUE},
     "serve": {Exit.BROKEN},
     "sync once": {Exit.UNREACHABLE},
 }

@@ -9,20 +9,17 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet.rollout_view import OVER, TITLES, no_rollout, notes, rollouts_of, rows, standing
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
-from appliance.cli.fleet.view import Row, add_showing, ago
+from appliance.cli.fleet.view import add_showing
 from appliance.cli.numbers import natural, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
-from appliance.domain.quantity import counted
 
 ACTIONS: Final = ("halt", "resume", "back", "stop")
 LIMITS: Final = ("stay_s", "share", "allow")
-TITLES: Final = ("rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups")
 SHOWN: Final = 10
 """Rollouts that are listed: those that are over are many after a while."""
-GROUPS_SHOWN: Final = 8
-OVER: Final = ("done", "taken back", "stopped")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -78,7 +75,7 @@ def _say(arguments: argparse.Namespace, found: Any) -> int:
     if arguments.json:
         print(json.dumps(found), flush=True)
     else:
-        print_text("\n".join(map(printable, (_standing(found), *_next(found)))))
+        print_text("\n".join(map(printable, (standing(found), *_next(found)))))
     return Exit.OK
 
 
@@ -91,115 +88,30 @@ def _next(rollout: Any) -> Iterator[str]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """Show them, the newest last."""
-    controller = Controller(read_profile())
+    """Show them, or those of a model, the newest last; or wait for its newest one."""
+    from appliance.cli.fleet import rollout_waiting
+
+    rollout_waiting.check(arguments)
+    profile = read_profile()
+    if arguments.wait:
+        return rollout_waiting.wait_for(arguments, profile)
+    controller = Controller(profile)
 
     def show() -> None:
-        found = controller.get("/rollouts")
+        found = rollouts_of(controller, arguments.model)
+        if arguments.model and not found:
+            raise no_rollout(arguments.model)
         if arguments.json:
             print(json.dumps(found, indent=None if arguments.watch else 2))
             return
         newest = found[-(1 if arguments.watch else SHOWN) :]
         shown = [each for each in found if each["state"] not in OVER or each in newest]
-        notes = [line for each in shown for line in _notes(each, newest=each is found[-1])]
+        below = [line for each in shown for line in notes(each, newest=each is found[-1])]
         if left := len(found) - len(shown):
-            notes.append(f"and {left} before that are over; --json has them")
-        table(TITLES, [row for each in shown for row in _rows(each)], notes)
+            below.append(f"and {left} before that are over; --json has them")
+        table(TITLES, [row for each in shown for row in rows(each)], below)
 
     return watched(show, watch=arguments.watch)
-
-
-def _rows(rollout: Any) -> Iterator[Row]:
-    """A row for each wave; what is of the rollout stands in its first one."""
-    for number, wave in enumerate(rollout["waves"]):
-        of_all = (f"{rollout['number']} {_what(rollout)}", rollout["state"]) if not number else ("", "")
-        others = [wave[each] for each in ("unheard", "held", "refused")]
-        counts = (_there(wave), wave["serving"] + wave["coming"], *others) if wave["began_ms"] else ("-",) * 5
-        yield *of_all, f"{number + 1}: {_at(rollout, wave)}", *counts, _groups(wave["groups"])
-
-
-def _groups(names: list[str]) -> str:
-    """Their names, as far as they are few."""
-    left = len(names) - GROUPS_SHOWN
-    return ", ".join(names[:GROUPS_SHOWN]) + (f" and {left} more" if left > 0 else "")
-
-
-def _what(rollout: Any) -> str:
-    return f"{rollout['model']}/{rollout['version']}"
-
-
-def _at(rollout: Any, wave: Any) -> str:
-    """What a wave is at."""
-    if not wave["began_ms"]:
-        return "waits" if rollout["state"] not in OVER else "-"
-    if wave["done_ms"]:
-        return "done"
-    return f"for {ago(wave['began_ms'])}" if rollout["state"] == "running" else "not done"
-
-
-def _there(wave: Any) -> str:
-    """How many are there of those that count."""
-    return f"{wave['there']:,} of {_counting(wave):,}"
-
-
-def _counting(wave: Any) -> int:
-    """Devices of which a share is to be there."""
-    count: int = sum(wave[each] for each in ("there", "serving", "coming", "unheard"))
-    return count
-
-
-def _notes(rollout: Any, *, newest: bool) -> Iterator[str]:
-    """What the rows have no room for: why it is as it is, who is looked for where, and who refused. Of those that are
-    over, only the ``newest`` has all."""
-    if newest or rollout["state"] != "done":
-        yield _standing(rollout)
-    if not newest and rollout["state"] in OVER:
-        return
-    for number, wave in enumerate(rollout["waves"], start=1):
-        yield from _wave_notes(rollout, number, wave)
-    for each in rollout["failed"]:
-        yield f"{each['device']}: {each['phase']}: {each['reason']}"
-    refused = sum(wave["refused"] for wave in rollout["waves"])
-    if (more := refused - len(rollout["failed"])) > 0:
-        yield f"and {more:,} more; 'appliance fleet devices --not-there' shows all"
-
-
-def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
-    """Who of a wave is not there, by which command that shows; what the counts of its row leave out; and that it waits
-    in vain."""
-    of, away = f"of wave {number}", wave["coming"] + wave["unheard"]
-    left_out = wave["held"] + wave["refused"] + wave["apart"]
-    if away and rollout["state"] == "running" and not wave["done_ms"]:
-        group = f" --group {wave['groups'][0]}" if len(wave["groups"]) == 1 else ""
-        are = "is" if away == 1 else "are"
-        yield f"{counted(away, 'device')} {of} {are} not there: 'appliance fleet devices{group} --not-there' names them"
-    if wave["apart"]:
-        have = "has a wish of its" if wave["apart"] == 1 else "have wishes of their"
-        count = "does" if wave["apart"] == 1 else "do"
-        yield f"{counted(wave['apart'], 'device')} {of} {have} own for {rollout['model']}, and {count} not count"
-    if rollout["state"] == "running" and left_out and not _counting(wave):
-        yield (
-            f"no device {of} can bring it on: each is held, refused it or has a wish of its own; mend that, or "
-            f"'appliance fleet rollout {rollout['model']}' with --back or --stop"
-        )
-
-
-def _standing(rollout: Any) -> str:
-    """What it is at, why, and what can be done."""
-    of = f"rollout {rollout['number']} of {_what(rollout)}"
-    begun = sum(wave["began_ms"] > 0 for wave in rollout["waves"])
-    where = f"in wave {begun} of {len(rollout['waves'])}"
-    why = f"{ago(rollout['since_ms'])} ago: {rollout['reason']}"
-    match rollout["state"]:
-        case "running":
-            may = f"{rollout['allow']:,} may" if rollout["allow"] else "none may"
-            return f"{of} runs {where}: {rollout['share']} % are to serve it for {rollout['stay_s']} s, {may} refuse it"
-        case "halted":
-            rest = f"'appliance fleet rollout {rollout['model']}' with --resume, --back or --stop"
-            return f"{of} halted {where} {why}; {rest} says how it goes on"
-        case "done":
-            return f"{of} was done {ago(rollout['since_ms'])} ago: enough devices of each wave serve it"
-    return f"{of} was {rollout['state']} {where} {why}"
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -256,6 +168,14 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    from appliance.cli.fleet import rollout_waiting
+
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="", help="only those of this model")
+    add_showing(parser)
+    rollout_waiting.add_arguments(parser)
+
+
 ROLLOUT: Final = Command(
     about="Have a version go out in waves of groups: the controller wishes for it wave by wave, and halts when too "
     "many devices refuse it.",
@@ -263,7 +183,7 @@ ROLLOUT: Final = Command(
     run=_run,
 )
 ROLLOUTS: Final = Command(
-    about="Show rollouts: which wave they are at, where its devices are, why they halted.",
-    add_arguments=add_showing,
+    about="Show rollouts: which wave they are at, where its devices are, why they halted; or wait for one to be over.",
+    add_arguments=_add_list,
     run=_list,
 )

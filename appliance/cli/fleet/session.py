@@ -150,14 +150,20 @@ class Controller:
 def watched(show: Callable[[], None], *, watch: bool) -> int:
     """Show once, or again and again until it is interrupted."""
     while True:
-        if watch and sys.stdout.isatty():
-            sys.stdout.write("\x1b[2J\x1b[H")
+        if watch:
+            clear_screen()
         with _uncollected():
             show()
         sys.stdout.flush()
         if not watch:
             return Exit.OK
         time.sleep(WATCH_S)
+
+
+def clear_screen() -> None:
+    """Begin anew at the top, where standard output is a screen."""
+    if sys.stdout.isatty():
+        sys.stdout.write("\x1b[2J\x1b[H")
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import argparse
 import json
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival_view import (
@@ -32,6 +33,7 @@ from appliance.fleet.arrival import Arrival, Stay, Wished, arrival_of
 from appliance.fleet.messages import MessageInvalid
 from appliance.fleet.told import Device, Wish, devices_in, groups_in
 
+Answer = TypeVar("Answer")
 LOOK_S: Final = 2.0
 LOOK_S_MOST: Final = 15.0
 SPELL: Final = 30
@@ -106,49 +108,98 @@ def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) ->
     return Exit.OK
 
 
-class Watch:
-    """Looks at how the devices stand, for ``limit_s`` at most, until the version serves and has stayed for ``stay_s``.
-    ``arrival`` is where they were at the last look that worked, ``trouble`` why the last one did not."""
+class Asking:
+    """Asks the controller again and again, for ``limit_s`` at most. ``trouble`` says why there was no answer the last
+    time, ``status`` is the exit status of that, and ``passes`` whether there may be one later."""
 
-    def __init__(self, profile: Profile, wished: Wished, limit_s: float, stay_s: float = 0.0) -> None:
-        self.arrival = Arrival(marks={})
-        self.stay = Stay(stay_s)
+    def __init__(self, profile: Profile, limit_s: float) -> None:
         self.trouble = ""
-        self._wished = wished
+        self.status = Exit.REFUSED
+        self.passes = True
+        self.limit_s = limit_s
         self._controller = Controller(profile, min(SILENCE_S, max(limit_s, LOOK_S_LEAST)))
         self._url = profile.url
-        self._limit_s = limit_s
         self._began_s = time.monotonic()
-        self._instead = ""
-        self._status = Exit.REFUSED
 
     @property
     def waited_s(self) -> float:
         """Since it began."""
         return time.monotonic() - self._began_s
 
+    def ask(self, question: Callable[[Controller], Answer]) -> Answer | None:
+        """What the controller says to the ``question``; None: see ``trouble``."""
+        self.trouble = ""
+        try:
+            return self._in_time(question)
+        except CommandFailed as failure:
+            self.passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
+            self.trouble = shortened(str(failure))
+            self.status = Exit.UNREACHABLE if self.passes else failure.status
+            return None
+
+    def pause(self) -> bool:
+        """Leave the controller alone for a while; False: time is over."""
+        left_s = self.limit_s - self.waited_s
+        if left_s <= 0:
+            return False
+        time.sleep(min(pause_s(self.waited_s), left_s))
+        return True
+
+    def _in_time(self, question: Callable[[Controller], Answer]) -> Answer:
+        """The answer, as long as there is time: whoever answers byte by byte is never silent, and never done. Raises
+        CommandFailed."""
+        found: list[Answer] = []
+        failed: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                found.append(question(self._controller))
+            except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+                failed.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(max(self.limit_s - self.waited_s, LOOK_S_LEAST))
+        if failed:
+            raise failed[0]
+        if not found:
+            text = f"the controller at {self._url} does not answer: it was not done when time was over"
+            raise CommandFailed(text, Exit.UNREACHABLE)
+        return found[0]
+
+
+class Watch:
+    """Looks at how the devices stand, for ``limit_s`` at most, until the version serves and has stayed for ``stay_s``.
+    ``arrival`` is where they were at the last look that worked."""
+
+    def __init__(self, profile: Profile, wished: Wished, limit_s: float, stay_s: float = 0.0) -> None:
+        self.arrival = Arrival(marks={})
+        self.stay = Stay(stay_s)
+        self._wished = wished
+        self._asking = Asking(profile, limit_s)
+        self._instead = ""
+
+    @property
+    def waited_s(self) -> float:
+        """Since it began."""
+        return self._asking.waited_s
+
     def until_over(self, show: Show) -> Outcome:
         """Look until it is known how it ends, or time is over."""
         while True:
             outcome = self._look()
-            show(self.arrival, self.trouble)
-            left_s = self._limit_s - self.waited_s
+            show(self.arrival, self._asking.trouble)
             if outcome is not None:
                 return outcome
-            if left_s <= 0:
-                return Outcome.UNKNOWN if self.trouble else Outcome.OVERDUE
-            time.sleep(min(pause_s(self.waited_s), left_s))
+            if not self._asking.pause():
+                return Outcome.UNKNOWN if self._asking.trouble else Outcome.OVERDUE
 
     def _look(self) -> Outcome | None:
         """Ask once; how it ends, where that is known."""
-        self.trouble = ""
-        try:
-            devices, wish = self._asked_in_time()
-        except CommandFailed as failure:
-            passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
-            self.trouble = shortened(str(failure))
-            self._status = Exit.UNREACHABLE if passes else failure.status
-            return None if passes else Outcome.UNKNOWN
+        answer = self._asking.ask(self._asked)
+        if answer is None:
+            return None if self._asking.passes else Outcome.UNKNOWN
+        devices, wish = answer
         self.arrival = arrival_of(self._wished, devices, self.arrival.marks)
         self.stay.look(self.arrival)
         if wish is None or wish["version"] != self._wished.version:
@@ -161,31 +212,10 @@ class Watch:
             return None if self.stay.outstanding(self.arrival) else Outcome.SERVED
         return Outcome.STOPPED if self.arrival.is_stopped else None
 
-    def _asked_in_time(self) -> tuple[list[Device], Wish | None]:
-        """See ``_asked``, as long as there is time: whoever answers byte by byte is never silent, and never done.
-        Raises CommandFailed."""
-        found: list[tuple[list[Device], Wish | None] | Exception] = []
-
-        def ask() -> None:
-            try:
-                found.append(self._asked())
-            except Exception as error:  # noqa: BLE001  it is raised where it is waited for
-                found.append(error)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(max(self._limit_s - self.waited_s, LOOK_S_LEAST))
-        if not found:
-            text = f"the controller at {self._url} does not answer: it was not done when time was over"
-            raise CommandFailed(text, Exit.UNREACHABLE)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        return found[0]
-
-    def _asked(self) -> tuple[list[Device], Wish | None]:
+    def _asked(self, controller: Controller) -> tuple[list[Device], Wish | None]:
         """The devices, and then what is wished of the model now: a wish that came between is seen. Raises
         CommandFailed, also for an answer that tells of no devices."""
-        wished, controller = self._wished, self._controller
+        wished = self._wished
         try:
             if wished.device:
                 (device,) = devices_in([controller.get(f"/devices/{wished.device}")])
@@ -214,7 +244,9 @@ class Watch:
                 lines = stay_lines(self.stay.outstanding(self.arrival))
                 return CommandFailed(text, Exit.OVERDUE, lines=lines)
             case Outcome.OVERDUE:
-                text = f"not all devices are there after {self._limit_s:g} s: {standing}; the wish stays:"
+                text = (
+                    f"not all devices are there after {self._asking.limit_s:g} s: {standing}; the wish stays:"
+                )
                 return CommandFailed(text, Exit.OVERDUE, lines=lines)
             case Outcome.INTERRUPTED:
                 text = (
@@ -230,11 +262,12 @@ class Watch:
                     f"'{wished.undo}' takes it back"
                 )
                 return CommandFailed(text, Exit.REFUSED)
+        trouble = self._asking.trouble
         if wished.version:
-            text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+            text = f"whether {wished.what} serves everywhere is not known: {trouble}; the wish stays"
         else:
-            text = f"whether {wished.model} no longer serves anywhere is not known: {self.trouble}; the wish stays"
-        return CommandFailed(text, self._status)
+            text = f"whether {wished.model} no longer serves anywhere is not known: {trouble}; the wish stays"
+        return CommandFailed(text, self._asking.status)
 
 
 def pause_s(waited_s: float) -> float:

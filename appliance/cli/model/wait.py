@@ -34,19 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> No
     add_bound(parser, "with --wait: seconds to wait at most; the change stays made")
 
 
-def add_bound(parser: argparse.ArgumentParser, bound: str) -> None:
-    """Declare how long to wait, and what that ``bound`` means."""
+def add_bound(
+    parser: argparse.ArgumentParser, bound: str, limit_s: float = LIMIT_S, most_s: float = MOST_S
+) -> None:
+    """Declare how long to wait, ``limit_s`` where that is not said, and what that ``bound`` means."""
     parser.add_argument(
         "--timeout",
-        type=seconds(LEAST_S, MOST_S),
+        type=seconds(LEAST_S, most_s),
         metavar="S",
-        help=f"{bound} (default {LIMIT_S:.0f})",
+        help=f"{bound} (default {limit_s:.0f})",
     )
 
 
-def bound_s(arguments: argparse.Namespace) -> float:
+def bound_s(arguments: argparse.Namespace, limit_s: float = LIMIT_S) -> float:
     """How long to wait at most."""
-    return LIMIT_S if arguments.timeout is None else float(arguments.timeout)
+    return limit_s if arguments.timeout is None else float(arguments.timeout)
 
 
 def check_bound(arguments: argparse.Namespace) -> None:

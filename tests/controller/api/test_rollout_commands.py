@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.fleet.rollout import SHOWN
+from appliance.cli.fleet.session import Controller
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_fleet_commands import Fleet, fleet
 from tests.controller.api.test_people_api import packages
@@ -106,16 +108,48 @@ def test_a_wave_of_which_no_device_counts_says_that_it_waits_for_ever(site: Site
     assert "not there:" not in out
 
 
+def test_a_wave_at_which_nobody_has_looked_has_no_counts_yet(site: Site, fleet: Fleet) -> None:
+    fleet("rollout", "m=2", *WAVES)
+    out = fleet("rollouts")[1]
+    assert re.search(r"^1 m/2 +running +1: for .*? +- +- +- +- +- +pilot$", out, re.MULTILINE), out
+    assert "not there:" not in out
+    assert fleet("rollouts", "m", "--wait", "--timeout", "0.1")[1] == (
+        "rollout 1 of m/2 runs in wave 1 of 2, at which nobody has looked yet\n"
+    )
+    site.steps()
+    assert re.search(r"running +1: for .*? +0 of 1 +0 +1 +0 +0 +pilot$", fleet("rollouts")[1], re.MULTILINE)
+
+
+def test_those_that_serve_and_do_not_count_yet_are_told_with_when_they_may(site: Site, fleet: Fleet) -> None:
+    site.desk.now_ms = int(time.time() * 1000) - 60_000
+    site.start(waves=[["north", "south"], ["pilot"]], stay_s=40_000)
+    began_ms = site.desk.now_ms
+    for _ in range(2):
+        for group in ("north", "south"):
+            site.tell(site.boxes[group], group)
+        site.steps()
+    wave = site.newest()["waves"][0]
+    assert (wave["serving"], wave["due_ms"]) == (2, began_ms + 2_000 + 40_000_000)
+    out = fleet("rollouts")[1]
+    assert "\n2 devices of wave 1 serve it, not for 40000 s yet: the last may count in 11 h\n" in out
+    assert "not there:" not in out
+    fleet("rollout", "m", "--resume", "--stay", "10")
+    out = fleet("rollouts")[1]
+    assert "\n2 devices of wave 1 serve it, not for 10 s yet: they count when heard again\n" in out
+    fleet("rollout", "m", "--halt")
+    assert "serve it, not for" not in fleet("rollouts")[1]
+
+
 def test_who_wishes_otherwise_hears_which_rollout_halts_for_it(site: Site, fleet: Fleet) -> None:
     fleet("rollout", "m=2", *WAVES)
     told = "rollout 1 of m/2 halts for this; 'appliance fleet rollout m' with --resume, --back or --stop\n"
     for words in (("m=2", "--group", "north"), ("m=3", "--device", "box-north"), ("m=1", "--group", "south")):
         assert fleet("want", *words)[::2] == (Exit.OK, "")
     assert fleet("want", "m=3", "--group", "north")[::2] == (Exit.OK, told)
+    assert fleet("rollout", "m", "--resume")[0] == Exit.OK
     assert json.loads(fleet("want", "m", "--withdraw", "--group", "pilot", "--json")[1])["halts"] == [
         "rollout 1 of m/2"
     ]
-    site.steps()
     assert fleet("want", "m=1", "--group", "north")[::2] == (Exit.OK, ""), "it has halted already"
 
 
@@ -154,6 +188,22 @@ def test_the_newest_and_those_that_are_not_over_are_shown(
     status, out, _ = fleet("rollouts", "--watch")
     assert (status, re.findall(r"^(\d+) m/2", out, re.MULTILINE)) == (Exit.INTERRUPTED, [str(SHOWN + 3)])
     assert f"and {SHOWN + 2} before that are over" in out, "a screen is for what goes on"
+
+
+def test_those_of_one_model_are_shown_alone(
+    site: Site, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start()
+    assert re.search(r"^1 m/2 +running", fleet("rollouts", "m")[1], re.MULTILINE)
+    assert json.loads(fleet("rollouts", "m", "--json")[1]) == site.person.get("/rollouts?model=m")
+    assert site.person.get("/rollouts?model=other") == []
+    status, out, error = fleet("rollouts", "other")
+    assert (status, out) == (Exit.REFUSED, "")
+    assert error == "appliance fleet rollouts: there is no rollout of 'other'\n"
+    get = Controller.get
+    monkeypatch.setattr(Controller, "get", lambda self, path, **query: get(self, path))
+    error = fleet("rollouts", "other")[2]
+    assert "there is no rollout of 'other'" in error, "a controller of an earlier release tells of all"
 
 
 @pytest.mark.parametrize(
