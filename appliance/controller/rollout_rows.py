@@ -123,9 +123,9 @@ def halt_strayed(rows: Rows, model: str, who: str, now_ms: int) -> list[str]:
 
 
 def _take_back(rows: Rows, rollout: Rollout, before: Before, maker: str, now_ms: int) -> list[str]:
-    """Wish again for what was, as an order, wherever the version is wished still; the groups in which it was wished
-    before, and is. One that a box has no more is fetched
-    again: it is older, and clients may have to talk to it as they did."""
+    """Wish again for what was, as an order, wherever the version is wished still; gives the groups in which it was
+    wished before, and is. One that a box has no more is fetched again: it is older, and clients may have to talk to it
+    as they did."""
     keep = []
     for group, now in before_in(rows, rollout.model, rollout.groups).items():
         was = before.get(group)

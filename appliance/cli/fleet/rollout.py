@@ -15,6 +15,7 @@ from appliance.cli.fleet.view import add_showing
 from appliance.cli.numbers import natural, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
+from appliance.fleet.rollout import State
 
 ACTIONS: Final = ("halt", "resume", "back", "stop")
 LIMITS: Final = ("stay_s", "share", "allow")
@@ -81,9 +82,9 @@ def _say(arguments: argparse.Namespace, found: Any) -> int:
 
 def _next(rollout: Any) -> Iterator[str]:
     """Where to look after what was said."""
-    if rollout["state"] == "running":
+    if rollout["state"] == State.RUNNING:
         yield "'appliance fleet rollouts --watch' shows where its devices are"
-    elif rollout["state"] == "taken back":
+    elif rollout["state"] == State.BACK:
         yield "'appliance fleet devices --not-there' names those that are not back yet"
 
 

@@ -11,12 +11,13 @@ from appliance.cli.fleet.session import Controller
 from appliance.cli.fleet.view import Row, ago, left_s, span
 from appliance.domain.quantity import counted
 from appliance.fleet.messages import MessageInvalid
+from appliance.fleet.rollout import OPEN, State
 from appliance.fleet.told import Rollout, rollouts_in
 
 TITLES: Final = ("rollout", "state", "wave", "there", "coming", "unheard", "held", "failed", "groups")
 PLACES: Final = ("there", "serving", "coming", "unheard", "held", "refused", "apart")
 GROUPS_SHOWN: Final = 8
-OVER: Final = ("done", "taken back", "stopped")
+OVER: Final = frozenset(State) - OPEN
 
 
 def rollouts_of(controller: Controller, model: str) -> list[Rollout]:
@@ -59,7 +60,7 @@ def _at(rollout: Any, wave: Any) -> str:
         return "waits" if rollout["state"] not in OVER else "-"
     if wave["done_ms"]:
         return "done"
-    return f"for {ago(wave['began_ms'])}" if rollout["state"] == "running" else "not done"
+    return f"for {ago(wave['began_ms'])}" if rollout["state"] == State.RUNNING else "not done"
 
 
 def _is_seen(wave: Any) -> bool:
@@ -81,7 +82,7 @@ def _counting(wave: Any) -> int:
 def notes(rollout: Any, *, newest: bool) -> Iterator[str]:
     """What the rows have no room for: why it is as it is, who is looked for where, and who refused. Of those that are
     over, only the ``newest`` has all."""
-    if newest or rollout["state"] != "done":
+    if newest or rollout["state"] != State.DONE:
         yield standing(rollout)
     if not newest and rollout["state"] in OVER:
         return
@@ -94,14 +95,14 @@ def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
     """Who of a wave is not there, by which command that shows; what the counts of its row leave out; and that it waits
     in vain."""
     of, away = f"of wave {number}", wave["coming"] + wave["unheard"]
-    if wave["serving"] and rollout["state"] == "running" and not wave["done_ms"]:
+    if wave["serving"] and rollout["state"] == State.RUNNING and not wave["done_ms"]:
         serve = "serves" if wave["serving"] == 1 else "serve"
         yield (
             f"{counted(wave['serving'], 'device')} {of} {serve} it, not for {rollout['stay_s']} s yet: "
             f"{_due(wave, rollout['stay_s'])}"
         )
     left_out = wave["held"] + wave["refused"] + wave["apart"]
-    if away and rollout["state"] == "running" and not wave["done_ms"]:
+    if away and rollout["state"] == State.RUNNING and not wave["done_ms"]:
         group = f" --group {wave['groups'][0]}" if len(wave["groups"]) == 1 else ""
         are = "is" if away == 1 else "are"
         yield f"{counted(away, 'device')} {of} {are} not there: 'appliance fleet devices{group} --not-there' names them"
@@ -109,7 +110,7 @@ def _wave_notes(rollout: Any, number: int, wave: Any) -> Iterator[str]:
         have = "has a wish of its" if wave["apart"] == 1 else "have wishes of their"
         count = "does" if wave["apart"] == 1 else "do"
         yield f"{counted(wave['apart'], 'device')} {of} {have} own for {rollout['model']}, and {count} not count"
-    if rollout["state"] == "running" and left_out and not _counting(wave):
+    if rollout["state"] == State.RUNNING and left_out and not _counting(wave):
         yield (
             f"no device {of} can bring it on: each is held, refused it or has a wish of its own; mend that, or "
             f"'appliance fleet rollout {rollout['model']}' with --back or --stop"
@@ -162,12 +163,12 @@ def standing(rollout: Any) -> str:
     where = f"in wave {begun} of {len(rollout['waves'])}"
     why = f"{ago(rollout['since_ms'])} ago: {rollout['reason']}"
     match rollout["state"]:
-        case "running":
+        case State.RUNNING:
             may = f"{rollout['allow']:,} may" if rollout["allow"] else "none may"
             return f"{of} runs {where}: {rollout['share']} % are to serve it for {rollout['stay_s']} s, {may} refuse it"
-        case "halted":
+        case State.HALTED:
             rest = f"'appliance fleet rollout {rollout['model']}' with --resume, --back or --stop"
             return f"{of} halted {where} {why}; {rest} says how it goes on"
-        case "done":
+        case State.DONE:
             return f"{of} was done {ago(rollout['since_ms'])} ago: enough devices of each wave serve it"
     return f"{of} was {rollout['state']} {where} {why}"

@@ -28,14 +28,13 @@ from appliance.cli.fleet.waiting import Asking, Outcome
 from appliance.cli.model.wait import MOST_S, add_bound, bound_s, check_bound
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
+from appliance.fleet.rollout import State
 from appliance.fleet.told import Rollout
 
 LIMIT_S: Final = MOST_S
 """A wave alone takes as long as its devices are to stay."""
 LONGEST_S: Final = 7 * LIMIT_S
 ENDS: Final = "Ctrl-C ends the waiting; the rollout goes on"
-RUNNING: Final = "running"
-DONE: Final = "done"
 Show = Callable[[Rollout | None, str], None]
 """Told what the rollout is at, as far as that is known, and why that could not be asked, if so."""
 
@@ -95,14 +94,12 @@ class Watch:
 
     def until_over(self, show: Show) -> Outcome:
         """Look until it runs no more, or time is over."""
-        while True:
-            outcome = self._look()
-            if outcome is not Outcome.UNKNOWN:
+
+        def told(outcome: Outcome | None) -> None:
+            if outcome is not Outcome.UNKNOWN:  # that is told as how it ended
                 show(self.rollout, self._asking.trouble)
-            if outcome is not None:
-                return outcome
-            if not self._asking.pause():
-                return Outcome.UNKNOWN if self._asking.trouble else Outcome.OVERDUE
+
+        return self._asking.until_over(self._look, told)
 
     def _look(self) -> Outcome | None:
         """Ask once; how it ends, where that is known."""
@@ -110,9 +107,9 @@ class Watch:
         if found is None:
             return None if self._asking.passes else Outcome.UNKNOWN
         self.rollout = found
-        if found["state"] == RUNNING:
+        if found["state"] == State.RUNNING:
             return None
-        return Outcome.SERVED if found["state"] == DONE else Outcome.STOPPED
+        return Outcome.SERVED if found["state"] == State.DONE else Outcome.STOPPED
 
     def _asked(self, controller: Controller) -> Rollout:
         """The one that is waited for. Raises CommandFailed."""
@@ -165,7 +162,7 @@ def _picture(rollout: Rollout | None, trouble: str) -> None:
     """The table, and below it what is of one that runs; how it ended is told by who waited."""
     below = [trouble] if trouble else []
     clear_screen()
-    if rollout is not None and rollout["state"] != RUNNING:
+    if rollout is not None and rollout["state"] != State.RUNNING:
         table(TITLES, list(rows(rollout)))
     elif rollout is not None:
         table(TITLES, list(rows(rollout)), [*notes(rollout, newest=True), *below, ENDS])
@@ -181,7 +178,7 @@ def _printer() -> Show:
 
     def show(rollout: Rollout | None, trouble: str) -> None:
         nonlocal last
-        runs = rollout is not None and rollout["state"] == RUNNING
+        runs = rollout is not None and rollout["state"] == State.RUNNING
         failed = [each for each in failed_lines(rollout) if each not in said] if runs else []
         said.update(failed)
         text = trouble or (progress(rollout) if runs else "")

@@ -137,13 +137,19 @@ class Asking:
             self.status = Exit.UNREACHABLE if self.passes else failure.status
             return None
 
-    def pause(self) -> bool:
-        """Leave the controller alone for a while; False: time is over."""
-        left_s = self.limit_s - self.waited_s
-        if left_s <= 0:
-            return False
-        time.sleep(min(pause_s(self.waited_s), left_s))
-        return True
+    def until_over(
+        self, look: Callable[[], Outcome | None], show: Callable[[Outcome | None], None]
+    ) -> Outcome:
+        """Look again and again, and show it, until it is known how it ends, or time is over."""
+        while True:
+            outcome = look()
+            show(outcome)
+            left_s = self.limit_s - self.waited_s
+            if outcome is not None:
+                return outcome
+            if left_s <= 0:
+                return Outcome.UNKNOWN if self.trouble else Outcome.OVERDUE
+            time.sleep(min(pause_s(self.waited_s), left_s))
 
     def _in_time(self, question: Callable[[Controller], Answer]) -> Answer:
         """The answer, as long as there is time: whoever answers byte by byte is never silent, and never done. Raises
@@ -186,13 +192,7 @@ class Watch:
 
     def until_over(self, show: Show) -> Outcome:
         """Look until it is known how it ends, or time is over."""
-        while True:
-            outcome = self._look()
-            show(self.arrival, self._asking.trouble)
-            if outcome is not None:
-                return outcome
-            if not self._asking.pause():
-                return Outcome.UNKNOWN if self._asking.trouble else Outcome.OVERDUE
+        return self._asking.until_over(self._look, lambda _: show(self.arrival, self._asking.trouble))
 
     def _look(self) -> Outcome | None:
         """Ask once; how it ends, where that is known."""

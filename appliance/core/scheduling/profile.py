@@ -8,7 +8,8 @@ one twice (half) as long, so that one outlier moves the estimate by a tenth, whi
 followed within some tens of batches. What is doubted is believed only until the next batch: when that takes less than
 half as long, the whole line comes down with it. Seeds are, as they may have been measured on a busy machine; and what
 all requests are refused for, as nothing else would measure it anew. While few batches were seen, one that takes much
-longer than they said is doubted until another of at least its size confirms it: its worker may have stood still.
+longer than they said is doubted, until another of at least its size settles it or it weighs little among the others:
+its worker may have stood still.
 """
 
 from __future__ import annotations
