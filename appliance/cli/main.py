@@ -162,6 +162,7 @@ FLEET: Final = CommandTable(
             "groups": Entry(
                 "show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS", ASKS
             ),
+            "facts": Entry("show what devices are made of", "appliance.cli.fleet.facts:FACTS", ASKS),
             "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES", ASKS),
             "release": Entry(
                 "hand packages over to the controller", "appliance.cli.fleet.change:RELEASE", ASKS

@@ -30,6 +30,7 @@ from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import NAME_RULE, is_name
+from appliance.fleet.inventory import bounded
 from appliance.fleet.messages import (
     Acknowledged,
     Batch,
@@ -110,7 +111,7 @@ class Contact:
                 f"there is a device '{device}'; give this one another name, or a token for it",
             )
         device = device or f"box-{secrets.token_hex(4)}"
-        said = json.dumps(dict(list(enrolment.inventory.items())[:64]))
+        said = json.dumps(bounded(enrolment.inventory))
         if there is None:
             rows.put(
                 tables.devices,

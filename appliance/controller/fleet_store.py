@@ -7,6 +7,7 @@ a moment once the log of changes is long: the boxes of a large fleet poll while 
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -39,6 +40,7 @@ from appliance.controller import tables
 from appliance.controller.audit import Line, next_line
 from appliance.controller.losses import losses
 from appliance.domain.errors import OperatorError
+from appliance.fleet.inventory import newest
 from appliance.fleet.messages import Acknowledged, Batch
 from appliance.fleet.records import Lost
 
@@ -352,6 +354,8 @@ class Rows(View):
             ]
             self._connection.execute(insert(tables.telemetry), fresh)
             self._grow(device, sum(ROW_BYTES + len(record) for record in records))
+            if (facts := newest(records)) is not None:
+                self.change(tables.devices, {"name": device}, inventory=json.dumps(facts))
         self.put(tables.outboxes, **key, next=end)
         return Acknowledged(stream=batch.stream, epoch=batch.epoch, next=end)
 

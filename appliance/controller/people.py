@@ -145,7 +145,9 @@ class People:
         """The device. Raises Unknown."""
         if not (found := self._devices({"name": name})):
             raise _unknown(name)
-        return found[0]
+        with self._store.look() as rows:
+            facts = json.loads(_device(rows, name).inventory)
+        return msgspec.structs.replace(found[0], facts=facts)
 
     def _devices(self, key: Mapping[str, Any]) -> list[Device]:
         with self._store.look() as rows:

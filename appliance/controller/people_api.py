@@ -19,6 +19,7 @@ from appliance import __version__
 from appliance.controller import tokens
 from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
+from appliance.controller.facts import Facts
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
 from appliance.controller.releases import NoRelease, Releases, withdrawn
@@ -30,6 +31,7 @@ from appliance.controller.schemas import (
     Device,
     DriftEntry,
     EnrolmentTokenRequest,
+    Fact,
     Failure,
     Group,
     GroupRequest,
@@ -113,6 +115,7 @@ class PeopleApi:
     def __init__(
         self,
         people: People,
+        facts: Facts,
         rollouts: Rollouts,
         releases: Releases,
         store: FleetStore,
@@ -120,6 +123,7 @@ class PeopleApi:
         wall_ms: Callable[[], int],
     ) -> None:
         self._people = people
+        self._facts = facts
         self._rollouts = rollouts
         self._releases = releases
         self._store = store
@@ -136,6 +140,10 @@ class PeopleApi:
             _get(
                 "/devices", "devices of a group, or of all, and how they stand", list[Device],
                 lambda asked: people.devices(asked.group()), query=("group",),
+            ),
+            _get(
+                "/facts", "what devices are made of, and how many have which; of one fact also which devices",
+                list[Fact], self._made_of, query=("fact", "group"),
             ),
             _get("/devices/{name}", "one device", Device, lambda asked: people.device(asked.path["name"])),
             _get(
@@ -251,6 +259,10 @@ class PeopleApi:
                 lambda asked: people.revoke_token(asked.path["name"], asked.who, asked.now_ms), "admin",
             ),
         )  # fmt: skip
+
+    def _made_of(self, asked: Asked) -> list[Fact]:
+        name, group = asked.query.get("fact", ""), asked.group()
+        return self._facts.holders(name, group) if name else self._facts.counts(group)
 
     def routes(self) -> list[web.RouteDef]:
         """For the application."""

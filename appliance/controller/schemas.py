@@ -155,7 +155,7 @@ class Device(Struct, frozen=True):
     it) or revoked. ``generation`` is of what is wanted now, ``told_generation`` what the device knew when it was heard
     last; ``converged``: it has done the newest, but for what a person holds there. ``poll_s`` is how often it asks, by
     its last report; each pause is drawn from 0.8 to 1.2 of it (0: it has not said). ``wishes`` and ``settings`` are
-    for it alone, and go before those of its group."""
+    for it alone, and go before those of its group. ``facts`` are what it is made of, where it alone is asked for."""
 
     name: str
     group: str
@@ -175,6 +175,25 @@ class Device(Struct, frozen=True):
     poll_s: int
     wishes: dict[str, Wish]
     settings: dict[str, Setting]
+    facts: dict[str, str] = {}
+
+
+class FactValue(Struct, frozen=True):
+    """A value of a fact, how many devices have it, and which, where one fact was asked for."""
+
+    value: str
+    count: int
+    devices: tuple[str, ...] = ()
+
+
+class Fact(Struct, frozen=True):
+    """Something that boxes are made of: how many ``devices`` tell it, in how many ``different`` ways, and the values
+    that most have."""
+
+    name: str
+    devices: int
+    different: int
+    values: tuple[FactValue, ...]
 
 
 class Group(Struct, frozen=True):

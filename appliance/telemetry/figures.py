@@ -10,27 +10,28 @@ from appliance.domain.device import CPU
 from appliance.domain.energy import KWH_J
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import PackageEnergy
-from appliance.telemetry.inventory import inventory
+from appliance.telemetry.inventory import devices_made_of, inventory
 from appliance.telemetry.minutes import MS_NS, Minutes, health
 from appliance.telemetry.snapshot import Snapshot
 
 
 class Figures:
-    """What was done, how the box is, what it used, and once what it is."""
+    """What was done, how the box is, what it used, and what it is: at the start, and when that changes."""
 
     def __init__(self) -> None:
         self._minutes = Minutes()
         self._energy = PackageEnergy()
         self._devices: Mapping[tuple[str, str], tuple[float, int]] = {}
-        self._inventory = False
+        self._machine = inventory()
+        self._told: Mapping[str, str] = {}
         self._rows = 0
         self._at_ns = 0
 
     def take(self, now: Snapshot) -> list[AnyRecord]:
         """The records of this moment."""
         records: list[AnyRecord] = [*self._minutes.take(now), health(now), *self._energies(now)]
-        if not self._inventory:
-            records.append(Inventory(at_ms=int(now.wall_s * 1000), facts=inventory()))
+        if (facts := self._facts(now)) != self._told:
+            records.append(Inventory(at_ms=int(now.wall_s * 1000), facts=facts))
         return records
 
     def settled(self, now: Snapshot) -> None:
@@ -38,7 +39,10 @@ class Figures:
         self._minutes.settled(now)
         self._energy.settled()
         self._devices = _counted(now)
-        self._inventory, self._rows, self._at_ns = True, _rows(now), now.engine.now_ns
+        self._told, self._rows, self._at_ns = self._facts(now), _rows(now), now.engine.now_ns
+
+    def _facts(self, now: Snapshot) -> Mapping[str, str]:
+        return {**self._machine, **devices_made_of([each.device for each in now.devices])}
 
     def _energies(self, now: Snapshot) -> Iterator[Energy]:
         """What was used since the last time; nothing at the first, whose window is not known."""

@@ -79,6 +79,7 @@ REFUSED: dict[str, str] = {
 }
 FLEET_WORDS: dict[str, str] = {
     "fleet devices": "",
+    "fleet facts": "",
     "fleet groups": "",
     "fleet releases": "",
     "fleet release": "broken",

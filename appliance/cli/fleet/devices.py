@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, printable
+from appliance.cli.fleet.facts import fact_text
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.cli.fleet.view import Row, add_showing, ago, now_ms, settings_text, span, wishes_text
 from appliance.cli.help_text import folded
@@ -22,6 +23,7 @@ from appliance.cli.terminal import print_text
 from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.domain.quantity import counted
 from appliance.fleet.arrival import IN_CONFLICT
+from appliance.fleet.inventory import BOOT
 from appliance.fleet.places import (
     FAILURES,
     HELD,
@@ -169,7 +171,7 @@ def _model_text(model: Any) -> str:
 
 
 def _notes(found: list[Any]) -> list[str]:
-    """What a row has no room for: why something is not there, and what is wished of the one device alone."""
+    """What a row has no room for: why something is not there, and of a device alone what is wished and what it is."""
     return [f"{each['name']}: {text}" for each in found for text in (*_problems(each), *_own(each))]
 
 
@@ -185,7 +187,12 @@ def _problems(device: Any) -> list[str]:
 
 def _own(device: Any) -> list[str]:
     own = [wishes_text(device["wishes"]), settings_text(device["settings"])]
-    return [f"for it alone: {', '.join(each for each in own if each)}"] if any(own) else []
+    alone = [f"for it alone: {', '.join(each for each in own if each)}"] if any(own) else []
+    # A controller of an earlier release does not tell.
+    facts = [
+        f"{name} {fact_text(name, value)}" for name, value in device.get("facts", {}).items() if name != BOOT
+    ]
+    return [*alone, *([f"made of: {', '.join(facts)}"] if facts else [])]
 
 
 DEVICES: Final = Command(
