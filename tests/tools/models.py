@@ -62,6 +62,25 @@ def picture_model() -> ModelProto:
     return _model(nodes, weights, [["batch", 2, 6, 6], ["batch", 5]])
 
 
+def old_model() -> ModelProto:
+    """Convolution and MatMul in operator set 11, in which Squeeze has an attribute: x FP32 [batch, 2, 6, 6] to
+    y [batch, 5]."""
+    generator = np.random.default_rng(3)
+    weights = [
+        numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32) / 6, name)
+        for name, shape in {"f": (16, 2, 6, 6), "v": (16, 5)}.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["c"]),
+        helper.make_node("Squeeze", ["c"], ["s"], axes=[2, 3]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("MatMul", ["t", "v"], ["y"]),
+    ]
+    model = _model(nodes, weights, [["batch", 2, 6, 6], ["batch", 5]])
+    model.opset_import[0].version = 11
+    return model
+
+
 def endless_model() -> ModelProto:
     """y = x, after more turns of a loop than any machine makes."""
     turn, go_on = (

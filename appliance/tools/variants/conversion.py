@@ -61,10 +61,15 @@ def make_variant(
     except ArtefactError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ArtefactError(f"cannot be made of this model: {lines[0][:500]}") from error
+        raise ArtefactError(f"cannot be made of this model: {_first_line(error)}") from error
     finally:
         log.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    """What a library says, and not all of its trace."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:500]
 
 
 def _half(source: str, target: str, _calibration: list[Feeds]) -> None:
@@ -232,14 +237,36 @@ def _prepared(source: str) -> Any:
         )
     with tempfile.TemporaryDirectory() as folder:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
-        onnx.save(whole, inline)
+        onnx.save(_new_enough(whole), inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        model = _without_shapes(onnx.load(path))
+        return _with_plain_biases(_without_shapes(onnx.load(path)))
+
+
+def _new_enough(model: Any) -> Any:
+    """The model in the operator set from which on there are scales for each channel, where it is of an older one, as
+    many models are that others exported."""
+    from onnx import version_converter
+
     version = _opset(model)
-    if version < QDQ_OPSET_MIN:
+    if version >= QDQ_OPSET_MIN:
+        return model
+    try:
+        return version_converter.convert_version(model, QDQ_OPSET_MIN)
+    except Exception as error:
         raise ArtefactError(
-            f"the model is of operator set {version}; quantising needs {QDQ_OPSET_MIN}: export it anew"
-        )
+            f"the model is of operator set {version}, quantising needs {QDQ_OPSET_MIN}, and the package 'onnx' does "
+            f"not convert it: {_first_line(error)}; export it anew"
+        ) from error
+
+
+def _with_plain_biases(model: Any) -> Any:
+    """The model with each bias of Gemm that is one row, as MatMul and Add of a row become, in one dimension: the
+    quantiser counts on that, and both are the same to Gemm."""
+    biases = {node.input[2] for node in model.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
+    others = {name for node in model.graph.node if node.op_type != "Gemm" for name in node.input}
+    for tensor in model.graph.initializer:
+        if tensor.name in biases - others and len(tensor.dims) == 2 and tensor.dims[0] == 1:
+            del tensor.dims[0]
     return model
 
 
