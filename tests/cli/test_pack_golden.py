@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -106,6 +107,32 @@ def test_a_difference_without_bound_is_told_as_that(folder: Path, capsys: Captur
     said = capsys.readouterr().err
     assert "instead of nan" in said
     assert "; the largest difference of 'y' over all cases is without bound, where " in said
+
+
+def test_a_model_that_takes_no_random_request_is_proven_on_its_golden_set(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """As detectors do that want whole tiles, and models that go by a sample rate."""
+    row = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])]
+    tiles = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", 5])]
+    shape = onnx.numpy_helper.from_array(np.array([-1, 5], np.int64), "shape")
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    made = helper.make_model(
+        helper.make_graph([node], "tiles", row, tiles, [shape]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    made.ir_version = 8
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(made, home / "1" / "model.onnx")
+    assert pack(home) == Exit.OK
+    said = capsys.readouterr().out
+    assert "proof      none: the source answers no random request; a golden set" in said
+    assert main(["model", "golden", str(home), "--input", "[1, 2, 3, 4, 5]"]) == Exit.OK
+    capsys.readouterr()
+    assert pack(home) == Exit.OK
+    said = capsys.readouterr().out
+    assert "proof      1 golden request answered alike, bit for bit" in said
+    assert "1 case of it held here" in said
 
 
 def test_what_must_be_equal_has_no_difference(tmp_path: Path, capsys: Capture) -> None:
