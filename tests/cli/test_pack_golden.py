@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -18,6 +17,7 @@ from appliance.cli.main import main
 from appliance.domain.golden import GoldenSet, encode_golden, read_golden, read_tensors, write_golden
 from appliance.domain.manifest import LatencyPromise
 from tests.package.onnx_models import layers
+from tests.tools.models import tiled_model, write
 
 Capture = pytest.CaptureFixture[str]
 
@@ -113,17 +113,9 @@ def test_a_model_that_takes_no_random_request_is_proven_on_its_golden_set(
     tmp_path: Path, capsys: Capture
 ) -> None:
     """As detectors do that want whole tiles, and models that go by a sample rate."""
-    row = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])]
-    tiles = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m", 5])]
-    shape = onnx.numpy_helper.from_array(np.array([-1, 5], np.int64), "shape")
-    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
-    made = helper.make_model(
-        helper.make_graph([node], "tiles", row, tiles, [shape]), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    made.ir_version = 8
     home = tmp_path / "m"
     (home / "1").mkdir(parents=True)
-    onnx.save(made, home / "1" / "model.onnx")
+    write(home / "1" / "model.onnx", tiled_model())
     assert pack(home) == Exit.OK
     said = capsys.readouterr().out
     assert "proof      none: the source answers no random request; a golden set" in said

@@ -81,6 +81,12 @@ def old_model() -> ModelProto:
     return model
 
 
+def tiled_model() -> ModelProto:
+    """y FP32 [m, 5] is x FP32 [n], which has to be whole tiles of five."""
+    shape = numpy_helper.from_array(np.array([-1, 5], np.int64), "shape")
+    return _model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [shape], [["n"], ["m", 5]])
+
+
 def endless_model() -> ModelProto:
     """y = x, after more turns of a loop than any machine makes."""
     turn, go_on = (
