@@ -87,6 +87,13 @@ def tiled_model() -> ModelProto:
     return _model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [shape], [["n"], ["m", 5]])
 
 
+def photo_model() -> ModelProto:
+    """Pictures of two pixels each way at least, mirrored at two edges: x FP32 [batch, 3, height, width] to y."""
+    pads = numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "pads")
+    pad = helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")
+    return _model([pad], [pads], [["batch", 3, "height", "width"], ["batch", 3, "h", "w"]])
+
+
 def endless_model() -> ModelProto:
     """y = x, after more turns of a loop than any machine makes."""
     turn, go_on = (
