@@ -275,6 +275,43 @@ def test_a_bias_of_one_row_is_quantised(tmp_path: Path) -> None:
     assert 0 < distance < 0.2
 
 
+def test_what_a_branch_reads_is_no_other_value_than_before(tmp_path: Path) -> None:
+    """The quantiser drops a Relu whose scale cuts off what is below zero, but a branch reads what comes before that."""
+    generator = np.random.default_rng(SEED)
+    weights: dict[str, NDArray[Any]] = {
+        "w": generator.standard_normal((72, 32)).astype(np.float32) / 8,
+        "v": generator.standard_normal((32, 5)).astype(np.float32) / 6,
+        "low": np.array(-1e9, np.float32),
+    }
+    branches = [
+        helper.make_graph(
+            [
+                helper.make_node("MatMul", ["r", "v"], [f"{name}_r"]),
+                helper.make_node(kind, [f"{name}_r"], [name]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+        for name, kind in (("then", "Tanh"), ("else", "Neg"))
+    ]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["l"]),
+        helper.make_node("MatMul", ["l", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "low"], ["yes"]),
+        helper.make_node("If", ["yes"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    model = _graph(nodes, weights, ["batch", 2, 6, 6], ["batch", 5])
+    source = write(tmp_path / "branch.onnx", model)
+    (feeds,) = pictures(1)
+    for for_tensorrt in (False, True):
+        path = made(source, "int8-static", tmp_path, for_tensorrt=for_tensorrt)
+        distance = np.abs(answer(path, feeds) - answer(source, feeds)).max()
+        assert 0 < distance < 0.1
+
+
 def test_a_model_without_numbers_has_no_half_precision(tmp_path: Path) -> None:
     """Its variant would be the model itself, under another number."""
     kind = TensorProto.STRING

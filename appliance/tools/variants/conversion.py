@@ -181,11 +181,33 @@ def _quantise(
         target,
         Reader(),
         op_types_to_quantize=list(operators),
+        nodes_to_exclude=_read_by_branches(prepared.graph),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         **how,
     )
     _check_quantised(target, kind)
+
+
+def _read_by_branches(graph: Any) -> list[str]:
+    """The names of each Relu that a graph inside of this one reads. The quantiser leaves a Relu out where the scale
+    behind it cuts off what is below zero, but has graphs inside read what comes before that scale."""
+    inner = [part for node in graph.node for each in node.attribute for part in (each.g, *each.graphs)]
+    read = {name for part in inner for name in _all_read(part)}
+    found = [node for node in graph.node if node.op_type == "Relu" and node.output[0] in read]
+    for number, node in enumerate(found):
+        node.name = node.name or f"read_by_branch_{number}"
+    return [node.name for node in found]
+
+
+def _all_read(graph: Any) -> Iterator[str]:
+    """What the nodes of a graph, and of those inside of it, read."""
+    for node in graph.node:
+        yield from node.input
+        for each in node.attribute:
+            for part in (each.g, *each.graphs):
+                yield from _all_read(part)
+    yield from (output.name for output in graph.output)
 
 
 def _int4(source: str, target: str, _calibration: list[Feeds]) -> None:
