@@ -5,18 +5,22 @@ numpy reads .npy files and is loaded only for them.
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, prod
 from pathlib import Path
 from typing import Any
 
 from appliance.cli.failure import CommandFailed
+from appliance.cli.numbers import natural
 from appliance.domain.errors import system_reason
-from appliance.domain.tensor import Datatype, encode_bytes, numbers, split_bytes
+from appliance.domain.tensor import FREE, Datatype, TensorSpec, encode_bytes, numbers, split_bytes
 
+_NAMED_SHAPE = re.compile(r"(.+)=([0-9,]+)")
 _INTEGERS = frozenset("BHIQbhiq")
 
 
@@ -66,9 +70,34 @@ def plain_array(array: Any, what: str) -> Array:
 
 
 def zeros(shape: Sequence[int], datatype: Datatype) -> Array:
-    """Zeros, or empty texts, of ``shape``; free dimensions become 1."""
+    """Zeros, or empty texts, of ``shape``; free dimensions become 1, which is told of others than the first, the
+    batch."""
     fixed = tuple(1 if dimension < 0 else dimension for dimension in shape)
-    return Array(values=[b"" if datatype is Datatype.BYTES else 0] * prod(fixed), shape=fixed)
+    free = FREE in shape[1:]
+    note = f"its zeros are of shape {list(fixed)}, where it takes {list(shape)}; --shape makes them larger"
+    values = [b"" if datatype is Datatype.BYTES else 0] * prod(fixed)
+    return Array(values=values, shape=fixed, note=note if free else "")
+
+
+def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """The type of an argument INPUT=D1,D2."""
+    match = _NAMED_SHAPE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text[:40]}' is no shape such as INPUT=3,224,224")
+    return match[1], tuple(map(natural(0), match[2].split(",")))
+
+
+def narrowed(spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
+    """The input with its free dimensions as ``shape`` has them, in which that of the batch may be left out. Raises
+    CommandFailed."""
+    for full in (shape, (1, *shape)):
+        if len(full) == len(spec.shape) and all(
+            want in (FREE, have) for want, have in zip(spec.shape, full, strict=True)
+        ):
+            return replace(spec, shape=full)
+    raise CommandFailed(
+        f"input '{spec.name}' takes shape {list(spec.shape)} (-1 is any size); --shape {list(shape)} does not fit it"
+    )
 
 
 def fit_shape(array: Array, wanted: Sequence[int], name: str) -> tuple[int, ...]:

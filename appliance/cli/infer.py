@@ -12,10 +12,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from appliance.cli import endpoint
-from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
+from appliance.cli.array import Array, encode, fit_shape, named_shape, narrowed, parse_values, read_npy, zeros
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.numbers import DAY_MS, natural, number
@@ -39,6 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="[NAME=]VALUES|@FILE", help="once for each input"
     )
     parser.add_argument("--zeros", action="store_true", help="fill inputs that are not given with zeros")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=named_shape,
+        metavar="INPUT=D1,D2",
+        help="how large zeros and pictures are where the model takes any size (default: 1, and as they are); may be "
+        "repeated",
+    )
     parser.add_argument(
         "--output",
         action="append",
@@ -70,7 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask once and show what came back."""
     with OipClient(endpoint_of(arguments, GRPC), arguments.timeout_ms / 1_000) as client:
         signature = client.signature(arguments.model, arguments.version)
-        inputs = build_inputs(arguments.model, signature.inputs, arguments.input, zero_fill=arguments.zeros)
+        specs = _of_shapes(arguments.model, signature.inputs, arguments.shape)
+        inputs = build_inputs(arguments.model, specs, arguments.input, zero_fill=arguments.zeros)
+        notes = [printable(each.note) for each in inputs if each.note]
+        if not arguments.json:
+            for note in notes:
+                print_text(note, sys.stderr)
         classes = wanted_classes(signature, arguments.output, arguments.classes)
         reply = client.ask(
             Question(
@@ -85,12 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from appliance.cli.answer import as_json, show
 
-    notes = [printable(each.note) for each in inputs if each.note]
     if arguments.json:
         print(json.dumps({**as_json(reply, classes), "notes": notes}, allow_nan=False))
     else:
-        for note in notes:
-            print_text(note, sys.stderr)
         show(Console(), reply, classes)
     return Exit.OK
 
@@ -110,6 +122,17 @@ def build_inputs(
             f"no input is given; the model takes {takes}. Give each with --input, or use --zeros"
         )
     return tuple(_tensor(known[name], text) for name, text in given.items())
+
+
+def _of_shapes(
+    model: str, specs: Sequence[TensorSpec], shapes: Sequence[tuple[str, tuple[int, ...]]]
+) -> tuple[TensorSpec, ...]:
+    """The inputs as large as is said. Raises CommandFailed."""
+    said = dict(shapes)
+    for name in said:
+        if name not in {spec.name for spec in specs}:
+            raise _no_such_input(model, specs, name)
+    return tuple(narrowed(spec, said[spec.name]) if spec.name in said else spec for spec in specs)
 
 
 def wanted_classes(signature: Signature, outputs: Sequence[str], classes: int | None) -> dict[str, int]:
@@ -146,16 +169,18 @@ def _split(model: str, specs: Sequence[TensorSpec], word: str) -> tuple[str, str
     return names[0], word
 
 
-def _no_such_input(model: str, specs: Sequence[TensorSpec], name: str, word: str) -> CommandFailed:
+def _no_such_input(model: str, specs: Sequence[TensorSpec], name: str, word: str = "") -> CommandFailed:
     known = ", ".join(f"'{spec.name}'" for spec in specs) or "none"
     text = f"model '{model}' has no input '{name}'; it has {known}"
-    if len(specs) == 1 and specs[0].datatype is Datatype.BYTES:
+    if word and len(specs) == 1 and specs[0].datatype is Datatype.BYTES:
         text += f" (if that is a value, give --input '{specs[0].name}={word}')"
     return CommandFailed(text)
 
 
 def _tensor(spec: TensorSpec, text: str | None) -> InputTensor:
     array = zeros(spec.shape, spec.datatype) if text is None else _array(spec, text)
+    if text is None and array.note:
+        array = replace(array, note=f"input '{spec.name}': {array.note}")
     shape = fit_shape(array, spec.shape, spec.name)
     return InputTensor(
         name=spec.name,

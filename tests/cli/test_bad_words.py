@@ -124,7 +124,7 @@ def test_a_share_is_one_of_a_hundred(capsys: pytest.CaptureFixture[str]) -> None
         ("--tolerance", "y=much", "'much' is no number"),
         ("--tolerance", "y=nan", "'nan' is no number"),
         ("--tolerance", "y=0,-1", "must be 0 or more"),
-        ("--shape", "x", "give INPUT=D1,D2"),
+        ("--shape", "x", "'x' is no shape such as INPUT=3,224,224"),
         ("--shape", "x=1,", "'' is no whole number"),
         ("--shape", f"x={HUGE}", "must be at most 2147483647"),
         ("--device", "moon", "'moon' is no device"),

@@ -23,6 +23,7 @@ from appliance.cli.failure import Exit, printable
 from appliance.cli.main import main
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
+from tests.tools.models import photo_model, write
 
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits"
 SAMPLES = (
@@ -45,6 +46,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApplianceProce
     shutil.copytree(DIGITS, models / "digits")
     for name in SAMPLES:
         write_model(name, models)
+    (models / "photo" / "1").mkdir(parents=True)
+    write(models / "photo" / "1" / "model.onnx", photo_model())
     with ApplianceProcess(models) as process:
         yield process.wait_ready()
 
@@ -111,6 +114,25 @@ def test_a_version_and_plain_values(infer: Any, tmp_path: Path) -> None:
     assert answer["version"] == "1"
     assert answer["outputs"][0]["shape"] == [2, 10]
     assert sum(answer["outputs"][0]["data"][1]) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_zeros_and_pictures_are_as_large_as_is_said(infer: Any, tmp_path: Path) -> None:
+    """Where the model takes any size: a detector fails pictures of one pixel, and the answer does not say why."""
+    small = infer("photo", "--zeros")
+    told = "input 'x': its zeros are of shape [1, 3, 1, 1], where it takes [-1, 3, -1, -1]; --shape makes them larger"
+    assert (small.status, " ".join(small.err.split())[: len(told)]) == (Exit.REFUSED, told)
+    for shape in ("x=1,3,5,4", "x=3,5,4"):
+        answer = infer("photo", "--zeros", "--shape", shape, "--json").json()
+        assert (answer["outputs"][0]["shape"], answer["notes"]) == ([1, 3, 6, 5], [])
+    Image.new("RGB", (8, 8)).save(tmp_path / "p.png")
+    answer = infer("photo", "--input", f"@{tmp_path}/p.png", "--shape", "x=3,5,4", "--json").json()
+    assert answer["outputs"][0]["shape"] == [1, 3, 6, 5]
+    assert "fitted to the 4 x 5" in answer["notes"][0]
+    wrong = infer("photo", "--zeros", "--shape", "x=4,5,4")
+    assert wrong.status == Exit.USAGE
+    assert "'x' takes shape [-1, 3, -1, -1] (-1 is any size); --shape [4, 5, 4] does not fit it" in wrong.err
+    wrong = infer("photo", "--zeros", "--shape", "z=3,5,4")
+    assert (wrong.status, "model 'photo' has no input 'z'; it has 'x'" in wrong.err) == (Exit.USAGE, True)
 
 
 def test_two_inputs_and_one_output(infer: Any) -> None:

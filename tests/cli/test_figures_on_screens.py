@@ -74,6 +74,15 @@ def test_figures_of_variants_stay_whole(width: int, output: str) -> None:
     assert ("┃" in "".join(lines)) is (width > 60)
 
 
+@pytest.mark.parametrize("width", [60, 100])
+def test_what_has_to_be_the_same_is_off_by_no_number(width: int) -> None:
+    words = OutputAccuracy(output="y", values=9, outside=1, absolute=0.0, relative=0.0, reason="its reason")
+    found = Comparison(cases=1, candidates=(Candidate(method="fp16", accuracy=(words,)),))
+    lines = shown(comparison_view("digits/2", found, {}), width)
+    (row,) = (each for each in lines if "1 of 9 outside" in each)
+    assert row.replace("│", " ").split("1 of 9")[0].split()[-3:] == ["-", "-", "-"]
+
+
 def test_the_costs_of_each_size_are_rows_where_they_have_no_room_as_columns() -> None:
     lines = [line.rstrip() for line in shown(comparison_view("digits/2", compared("y"), {}), 60)]
     assert lines[:7] == [

@@ -17,6 +17,7 @@ from appliance.cli.main import main
 from appliance.domain.golden import GoldenSet, encode_golden, read_golden, read_tensors, write_golden
 from appliance.domain.manifest import LatencyPromise
 from tests.package.onnx_models import layers
+from tests.tools.models import tiled_model, write
 
 Capture = pytest.CaptureFixture[str]
 
@@ -106,6 +107,24 @@ def test_a_difference_without_bound_is_told_as_that(folder: Path, capsys: Captur
     said = capsys.readouterr().err
     assert "instead of nan" in said
     assert "; the largest difference of 'y' over all cases is without bound, where " in said
+
+
+def test_a_model_that_takes_no_random_request_is_proven_on_its_golden_set(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """As detectors do that want whole tiles, and models that go by a sample rate."""
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    write(home / "1" / "model.onnx", tiled_model())
+    assert pack(home) == Exit.OK
+    said = capsys.readouterr().out
+    assert "proof      none: the source answers no random request; a golden set" in said
+    assert main(["model", "golden", str(home), "--input", "[1, 2, 3, 4, 5]"]) == Exit.OK
+    capsys.readouterr()
+    assert pack(home) == Exit.OK
+    said = capsys.readouterr().out
+    assert "proof      1 golden request answered alike, bit for bit" in said
+    assert "1 case of it held here" in said
 
 
 def test_what_must_be_equal_has_no_difference(tmp_path: Path, capsys: Capture) -> None:

@@ -158,6 +158,33 @@ def test_what_a_person_is_told(
     assert found["int8"]["energy_method"] is None
 
 
+def test_values_that_have_to_be_the_same_are_off_by_nothing_that_a_number_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class is no better for being near the right one."""
+    model = wide_model()
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    del model.graph.output[0].type.tensor_type.shape.dim[1]
+    model.graph.node[-1].output[0] = "z"
+    model.graph.node.append(onnx.helper.make_node("ArgMax", ["z"], ["y"], axis=1, keepdims=0))
+    home = tmp_path / "best"
+    (home / "1").mkdir(parents=True)
+    write(home / "1" / "model.onnx", model)
+    assert main(["model", "golden", str(home)]) == 0
+    model.graph.node[-1].op_type = "ArgMin"
+    write(home / "1" / "model.onnx", model)
+    capsys.readouterr()
+    assert bench(home, "--variants", "fp32") == 1
+    said = capsys.readouterr().out
+    (row,) = (each for each in said.splitlines() if each.startswith("│ fp32 ") and " refused " in each)
+    assert [each.strip() for each in row.split("│")[-4:-1]] == ["-", "not equal", "refused"]
+    told = " ".join(said.split())
+    assert "fp32: output 'y' has to be the same and is not: case 'random-1' has 1 of 1 values" in told
+    assert "times what its tolerance allows" not in told
+    assert main(["model", "optimise", str(home), "--method", "fp16", "--dry-run"]) == 1
+    assert "does not hold its own golden set" in capsys.readouterr().err
+
+
 def test_two_that_are_alike_are_both_the_fastest(
     digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

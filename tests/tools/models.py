@@ -62,6 +62,38 @@ def picture_model() -> ModelProto:
     return _model(nodes, weights, [["batch", 2, 6, 6], ["batch", 5]])
 
 
+def old_model() -> ModelProto:
+    """Convolution and MatMul in operator set 11, in which Squeeze has an attribute: x FP32 [batch, 2, 6, 6] to
+    y [batch, 5]."""
+    generator = np.random.default_rng(3)
+    weights = [
+        numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32) / 6, name)
+        for name, shape in {"f": (16, 2, 6, 6), "v": (16, 5)}.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["c"]),
+        helper.make_node("Squeeze", ["c"], ["s"], axes=[2, 3]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("MatMul", ["t", "v"], ["y"]),
+    ]
+    model = _model(nodes, weights, [["batch", 2, 6, 6], ["batch", 5]])
+    model.opset_import[0].version = 11
+    return model
+
+
+def tiled_model() -> ModelProto:
+    """y FP32 [m, 5] is x FP32 [n], which has to be whole tiles of five."""
+    shape = numpy_helper.from_array(np.array([-1, 5], np.int64), "shape")
+    return _model([helper.make_node("Reshape", ["x", "shape"], ["y"])], [shape], [["n"], ["m", 5]])
+
+
+def photo_model() -> ModelProto:
+    """Pictures of two pixels each way at least, mirrored at two edges: x FP32 [batch, 3, height, width] to y."""
+    pads = numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 0, 1, 1], np.int64), "pads")
+    pad = helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")
+    return _model([pad], [pads], [["batch", 3, "height", "width"], ["batch", 3, "h", "w"]])
+
+
 def endless_model() -> ModelProto:
     """y = x, after more turns of a loop than any machine makes."""
     turn, go_on = (

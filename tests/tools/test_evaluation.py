@@ -33,7 +33,7 @@ from appliance.tools.variants.output import next_version
 from models.generators.bert_graph import sentence_encoder
 from tests.models.encoders import small_encoder
 from tests.repository.onnx_files import port
-from tests.tools.models import endless_model, mlp_home, noisy_model, wide_model, write
+from tests.tools.models import endless_model, mlp_home, noisy_model, tiled_model, wide_model, write
 
 Steps = list[tuple[int, int, str]]
 
@@ -89,6 +89,18 @@ def test_a_model_that_does_not_repeat_itself_has_no_golden_set(tmp_path: Path) -
     with pytest.raises(ArtefactError, match="'y' is not the same twice"):
         _golden(source)
     assert not (tmp_path / "golden").exists()
+
+
+def test_a_model_that_fails_random_values_is_asked_for_requests_that_it_answers(tmp_path: Path) -> None:
+    source = str(write(tmp_path / "net.onnx", tiled_model()))
+    shapes = {"x": (4,)}
+    golden = GoldenJob(source=source, folder=str(tmp_path / "golden"), random=1, shapes=shapes)
+    measured = MeasureJob(source=source, shapes=shapes, budget_ms=5)
+    wanted = r"^the model fails random values: .*Reshape.*; make a golden set of requests that it answers \('appliance"
+    with pytest.raises(ArtefactError, match=wanted):
+        make_golden(golden, _tell([]))
+    with pytest.raises(ArtefactError, match=wanted):
+        measure(measured, _tell([]))
 
 
 def test_more_cases_than_a_set_holds_are_refused_before_they_are_run(tmp_path: Path, steps: Steps) -> None:

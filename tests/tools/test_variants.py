@@ -20,7 +20,7 @@ from appliance.tools.variants.conversion import make_variant
 from appliance.tools.variants.four_bits import BLOCK_ROWS, HIGHEST, LOWEST, STANDARD_BLOCK_ROWS
 from appliance.tools.variants.suitability import unsuitable_reason
 from tests.package.onnx_models import save_outside
-from tests.tools.models import noisy_model, picture_model, write
+from tests.tools.models import noisy_model, old_model, picture_model, write
 
 SEED = 11
 FLOAT8 = TensorProto.FLOAT8E4M3FN
@@ -231,6 +231,87 @@ def test_a_model_without_products_has_no_such_variant(method: str, tmp_path: Pat
         make_variant(str(source), method, str(tmp_path / "t.onnx"), [{"x": np.zeros((1, 4), np.float32)}])
 
 
+@pytest.mark.parametrize("method", ["int8-static", "int8-dynamic", "int4"])
+def test_a_model_of_an_operator_set_without_scales_for_channels_is_converted(
+    method: str, tmp_path: Path
+) -> None:
+    """As many are that others exported, who are not asked again: in operator set 11 Squeeze has its axes elsewhere."""
+    source = write(tmp_path / "old.onnx", old_model())
+    path = made(source, method, tmp_path)
+    (feeds,) = pictures(1)
+    distance = np.abs(answer(path, feeds) - answer(source, feeds)).max()
+    assert 0 < distance < 0.5
+    assert find_subject(path).version.inputs == find_subject(source).version.inputs
+
+
+def test_what_onnx_does_not_convert_says_so(tmp_path: Path) -> None:
+    model = old_model()
+    model.graph.node.insert(0, helper.make_node("NoSuchOperator", ["x"], ["unused"]))
+    source = write(tmp_path / "odd.onnx", model)
+    with pytest.raises(
+        ArtefactError, match=r"^the model is of operator set 11, quantising needs 13, and .*NoSuch"
+    ):
+        made(source, "int8-static", tmp_path)
+
+
+def test_a_bias_of_one_row_is_quantised(tmp_path: Path) -> None:
+    """tf2onnx writes dense layers so, and the quantiser reads one number for each channel there."""
+    generator = np.random.default_rng(SEED)
+    shapes = {"w": (72, 16), "b": (1, 16), "v": (16, 5)}
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["l"]),
+        helper.make_node("MatMul", ["l", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("MatMul", ["t", "v"], ["y"]),
+    ]
+    weights = {
+        name: generator.standard_normal(shape).astype(np.float32) / 8 for name, shape in shapes.items()
+    }
+    model = _graph(nodes, weights, ["batch", 2, 6, 6], ["batch", 5], TensorProto.FLOAT)
+    source = write(tmp_path / "rows.onnx", model)
+    (feeds,) = pictures(1)
+    distance = np.abs(answer(made(source, "int8-static", tmp_path), feeds) - answer(source, feeds)).max()
+    assert 0 < distance < 0.2
+
+
+def test_what_a_branch_reads_is_no_other_value_than_before(tmp_path: Path) -> None:
+    """The quantiser drops a Relu whose scale cuts off what is below zero, but a branch reads what comes before that."""
+    generator = np.random.default_rng(SEED)
+    weights: dict[str, NDArray[Any]] = {
+        "w": generator.standard_normal((72, 32)).astype(np.float32) / 8,
+        "v": generator.standard_normal((32, 5)).astype(np.float32) / 6,
+        "low": np.array(-1e9, np.float32),
+    }
+    branches = [
+        helper.make_graph(
+            [
+                helper.make_node("MatMul", ["r", "v"], [f"{name}_r"]),
+                helper.make_node(kind, [f"{name}_r"], [name]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+        for name, kind in (("then", "Tanh"), ("else", "Neg"))
+    ]
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["l"]),
+        helper.make_node("MatMul", ["l", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "low"], ["yes"]),
+        helper.make_node("If", ["yes"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    model = _graph(nodes, weights, ["batch", 2, 6, 6], ["batch", 5])
+    source = write(tmp_path / "branch.onnx", model)
+    (feeds,) = pictures(1)
+    for for_tensorrt in (False, True):
+        path = made(source, "int8-static", tmp_path, for_tensorrt=for_tensorrt)
+        distance = np.abs(answer(path, feeds) - answer(source, feeds)).max()
+        assert 0 < distance < 0.1
+
+
 def test_a_model_without_numbers_has_no_half_precision(tmp_path: Path) -> None:
     """Its variant would be the model itself, under another number."""
     kind = TensorProto.STRING
@@ -279,8 +360,8 @@ def _halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _graph(
     nodes: list[onnx.NodeProto],
     weights: dict[str, NDArray[Any]],
-    given: Sequence[int],
-    gives: Sequence[int],
+    given: Sequence[int | str],
+    gives: Sequence[int | str],
     kind: int = TensorProto.FLOAT,
     gives_as: str = "y",
 ) -> ModelProto:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cli import package_policy
+from appliance.cli.array import named_shape
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.numbers import natural, nonnegative, version_number
+from appliance.cli.numbers import nonnegative, version_number
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import SET_FILE, Tolerance
 from appliance.tools.subject import Subject, SubjectAbsent, find_subject
 
-_SHAPE: Final = re.compile(r"(.+)=([0-9,]+)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
 
 
@@ -44,7 +44,7 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         "--shape",
         action="append",
         default=[],
-        type=_shape,
+        type=named_shape,
         metavar="INPUT=D1,D2",
         help="shape of an input with free dimensions, without the batch; may be repeated",
     )
@@ -125,13 +125,6 @@ def _device(text: str) -> str:
         return str(parse_wish(text.lower()))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    match = _SHAPE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError("give INPUT=D1,D2")
-    return match[1], tuple(map(natural(0), match[2].split(",")))
 
 
 def _tolerance(text: str) -> tuple[str, Tolerance]:

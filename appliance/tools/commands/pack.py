@@ -249,7 +249,7 @@ def _tell(
     if json_wanted:
         print(json.dumps(about, indent=2))
         return
-    proven = f"{proof.rounds} random requests answered alike, bit for bit{where}"
+    proven = f"{counted(proof.rounds, f'{proof.asked} request')} answered alike, bit for bit{where}"
     promise = promise_text(manifest.promise)
     if before not in (None, manifest.promise):
         promise += f", in the place of {promise_text(before)} in the golden set of the source"

@@ -15,7 +15,7 @@ from appliance.domain.device import DeviceKind
 from appliance.tools.commands.precision_report import Report, rows_text, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS, Fitted
 from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, best_batch, fastest
-from appliance.tools.evaluation.jobs import TENSORRT, Trial
+from appliance.tools.evaluation.jobs import TENSORRT, OutputAccuracy, Trial
 
 STYLES: Final = {
     Verdict.HOLDS: "green",
@@ -84,11 +84,21 @@ def _cells(report: Report, *, costs: bool) -> Iterator[tuple[str, Callable[[Judg
             yield "device\nMB", lambda each: _megabytes(each.trial.device_bytes)
     if any(len(each.accuracy) > 1 for each in trials):
         yield WORST_OUTPUT, lambda each: NOTHING if each.worst is None else each.worst.output
-    yield "off by", lambda each: NOTHING if each.worst is None else f"{each.worst.off_by:.2g}"
+    yield "off by", lambda each: _distance(each.worst)
     if report.proven:
-        yield "of limit", lambda each: NOTHING if each.worst is None else share_text(each.worst.of_limit)
+        yield "of limit", lambda each: _share(each.worst)
     if any(output.tops for each in trials for output in each.accuracy):
         yield "same\nclass", lambda each: _same_class(each.trial)
+
+
+def _distance(worst: OutputAccuracy | None) -> str:
+    return NOTHING if worst is None or worst.merely_other else f"{worst.off_by:.2g}"
+
+
+def _share(worst: OutputAccuracy | None) -> str:
+    if worst is None:
+        return NOTHING
+    return "not equal" if worst.merely_other else share_text(worst.of_limit)
 
 
 def _megabytes(count: int | None) -> str:
@@ -201,10 +211,9 @@ def _reasons(each: Judgement) -> Iterator[str]:
         return
     for output in each.trial.accuracy:
         if output.reason:
-            yield (
-                f"{each.trial.precision}: output '{output.output}' is {share_text(output.of_limit)} times what its "
-                f"tolerance allows: {output.reason}"
-            )
+            far = f"is {share_text(output.of_limit)} times what its tolerance allows"
+            told = "has to be the same and is not" if output.merely_other else far
+            yield f"{each.trial.precision}: output '{output.output}' {told}: {output.reason}"
 
 
 def _remedy(report: Report) -> Iterator[str]:

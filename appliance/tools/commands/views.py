@@ -172,7 +172,8 @@ def _accuracies(found: Comparison) -> Iterator[list[Text]]:
             yield [Text(candidate.method), *nothing, Text("cannot be used", style="red"), Text()]
         for number, each in enumerate(candidate.accuracy):
             same = f"{each.same_top} of {each.tops}" if each.tops else "-"
-            cells = ("" if number else candidate.method, f"{each.absolute:.3g}", f"{each.relative:.3g}", same)
+            far = ("-", "-") if each.merely_other else (f"{each.absolute:.3g}", f"{each.relative:.3g}")
+            cells = ("" if number else candidate.method, *far, same)
             yield [*map(Text, cells), _verdict(candidate, each), Text(printable(each.output))]
 
 

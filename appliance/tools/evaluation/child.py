@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.evaluation.comparison import compare
 from appliance.tools.evaluation.equivalence import compare_forms
 from appliance.tools.evaluation.golden import make_golden
-from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, with_rows
+from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, random_values, with_rows
 from appliance.tools.evaluation.jobs import (
     TENSORRT,
     CompareJob,
@@ -50,6 +51,7 @@ from appliance.tools.evaluation.trial import loaded, placed, try_precision
 from appliance.tools.subject import find_subject
 
 RUNTIME: Final = "onnx"
+RANDOM: Final = "random values"
 
 
 def main(arguments: list[str]) -> int:
@@ -89,7 +91,8 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     progress(0, len(sizes) + 1, "loading")
     before, begin = private_bytes(os.getpid()), time.monotonic_ns()
     runner = loaded(runtime, version, job.threads)
-    runner.answer(inputs)
+    with nullcontext() if origin != RANDOM else random_values():
+        runner.answer(inputs)
     first_ns = time.monotonic_ns() - begin
     speeds = []
     for number, rows in enumerate(sizes):
@@ -112,7 +115,7 @@ def _inputs(job: MeasureJob, version: ModelVersion) -> tuple[Inputs, str]:
         case = golden.cases[0]
         inputs = golden_inputs(read_tensors(version.golden, golden), case)
         return with_rows(version, inputs, 1), f"golden case '{case.name}'"
-    return random_inputs(version, 1, job.shapes, 0), "random values"
+    return random_inputs(version, 1, job.shapes, 0), RANDOM
 
 
 def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:

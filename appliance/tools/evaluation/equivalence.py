@@ -1,8 +1,10 @@
-"""Compare the answers of two forms of a model, bit for bit, for random inputs, and have the packed one answer its
-golden set as a box does."""
+"""Compare the answers of two forms of a model, bit for bit, for random inputs, or golden ones where it takes no random
+ones, and have the packed one answer its golden set as a box does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -12,7 +14,7 @@ from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE
 from appliance.runtimes.runtime import Runtime
-from appliance.tools.evaluation.inputs import Inputs, random_inputs
+from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs
 from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, OutputAccuracy, Progress
 from appliance.tools.evaluation.judge import Judge
 from appliance.tools.evaluation.runner import Answer, Runner
@@ -27,6 +29,10 @@ REMEDY: Final = (
     "or allow more (--force --tolerance {}=ABSOLUTE,RELATIVE); else mend the model"
 )
 UNPROVEN: Final = "--device cpu proves it on the processor, --no-proof packs it without being run"
+NOTHING_ANSWERED: Final = (
+    "the source answers no random request; a golden set of requests that it does answer is asked as well "
+    "('appliance model golden SOURCE --case FILE')"
+)
 SHOWN_MAX: Final = 2_000
 """Characters of what a runtime says: a whole sentence with what to do, and not all of a library's trace."""
 
@@ -53,19 +59,35 @@ def _beside_source(job: EquivalenceJob, after: Runner, runtime: Runtime, progres
         before = Runner(runtime, replace(packed, path=job.source, weights=None))
     except ApplianceError as error:
         return Equivalence(unproven=f"the runtime does not load the source: {str(error)[:SHOWN_MAX]}")
-    answered, refusal = 0, ""
+    for asked, requests in (("random", _random_requests(packed)), ("golden", _golden_requests(packed))):
+        answered = 0
+        for number, inputs in enumerate(requests):
+            progress(number, ROUNDS, f"a {asked} request")
+            wanted = _outcome(before, inputs)
+            if wanted != _outcome(after, inputs):
+                return Equivalence(differs=_difference(f"answers a {asked} request with other bytes"))
+            answered += not isinstance(wanted, str)
+        if answered:
+            return Equivalence(rounds=answered, asked=asked)
+    return Equivalence(unproven=NOTHING_ANSWERED)
+
+
+def _random_requests(version: ModelVersion) -> Iterator[Inputs]:
+    """Free dimensions are small."""
+    shapes = {
+        spec.name: tuple(FREE_DIMENSION if size == FREE else size for size in spec.shape)
+        for spec in version.inputs
+    }
     for seed in range(ROUNDS):
-        progress(seed, ROUNDS, "a random request")
-        inputs = _inputs(packed, seed)
-        wanted = _outcome(before, inputs)
-        if wanted != _outcome(after, inputs):
-            return Equivalence(differs=_difference("answers a random request with other bytes"))
-        if isinstance(wanted, str):
-            refusal = wanted
-        else:
-            answered += 1
-    unproven = "" if answered else f"the source answers no random request: {refusal[:SHOWN_MAX]}"
-    return Equivalence(rounds=answered, unproven=unproven)
+        yield random_inputs(version, min(FREE_DIMENSION, version.max_batch_size), shapes, seed)
+
+
+def _golden_requests(version: ModelVersion) -> Iterator[Inputs]:
+    """Those that a person said it answers; none where its set cannot be read, which is told elsewhere."""
+    with suppress(LoadFailed):
+        if golden := open_golden(version):
+            for case in golden.set.cases[:ROUNDS]:
+                yield golden_inputs(golden.tensors, case)
 
 
 def _beside_golden(found: Equivalence, after: Runner, progress: Progress) -> Equivalence:
@@ -124,15 +146,6 @@ def _why_not_loaded(job: EquivalenceJob, runtime: Runtime) -> str:
 
 def _difference(what: str) -> str:
     return f"the packed form {what[:SHOWN_MAX]}, unlike the source; please report this"
-
-
-def _inputs(version: ModelVersion, seed: int) -> Inputs:
-    """Random ones; free dimensions are small."""
-    shapes = {
-        spec.name: tuple(FREE_DIMENSION if size == FREE else size for size in spec.shape)
-        for spec in version.inputs
-    }
-    return random_inputs(version, min(FREE_DIMENSION, version.max_batch_size), shapes, seed)
 
 
 def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | str:

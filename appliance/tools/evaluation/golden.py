@@ -4,6 +4,7 @@ that is there other tolerances or another promise: what is right stays then as i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -26,7 +27,14 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
 from appliance.domain.tensor import FLOATS
 from appliance.store.full_disk import reason_of
-from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, rows_of, with_rows
+from appliance.tools.evaluation.inputs import (
+    Inputs,
+    golden_inputs,
+    random_inputs,
+    random_values,
+    rows_of,
+    with_rows,
+)
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, Progress, Speed
 from appliance.tools.evaluation.runner import Runner
 
@@ -73,7 +81,8 @@ def _made(job: GoldenJob, runner: Runner, progress: Progress) -> tuple[GoldenSet
     made = []
     for number, case in enumerate(_cases(job, runner.version)):
         progress(number, total, f"case {case.name}")
-        made.append(_answered(case, runner, file))
+        with random_values() if number >= total - job.random else nullcontext():
+            made.append(_answered(case, runner, file))
     golden = GoldenSet(
         cases=tuple(made),
         tolerances=_tolerances(job, runner.version),

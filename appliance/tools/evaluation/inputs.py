@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
-from appliance.domain.errors import ArtefactError
+from appliance.domain.errors import ArtefactError, DeviceFull, InvalidRequest, RunFailed
 from appliance.domain.golden import GoldenCase, tensor_data
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec, element_count, encode_bytes, split_bytes
@@ -50,6 +51,20 @@ def random_inputs(
         for spec in version.inputs
         if not spec.optional
     }
+
+
+@contextmanager
+def random_values() -> Iterator[None]:
+    """For runs on random values: a model that fails them is asked for what it answers. Raises ArtefactError."""
+    try:
+        yield
+    except DeviceFull:
+        raise
+    except (InvalidRequest, RunFailed) as error:
+        raise ArtefactError(
+            f"the model fails random values: {error}; make a golden set of requests that it answers "
+            "('appliance model golden SOURCE --case FILE', or --input)"
+        ) from error
 
 
 def with_rows(version: ModelVersion, inputs: Inputs, rows: int) -> Inputs:

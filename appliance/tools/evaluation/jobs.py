@@ -167,12 +167,14 @@ class EquivalenceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
-    """``rounds`` random requests gave equal answers; 0 where nothing could be compared, because it is ``unproven``.
+    """``rounds`` requests gave equal answers, random ones or such of its golden set (``asked``); 0 where nothing could
+    be compared, because it is ``unproven``.
     ``differs``: why it is another model, or none at all ("": nothing speaks for that). ``cases`` of its golden set it
     answered as that says; ``refusal``: why a box would refuse it for that set ("": it would not). It was run on
     ``device`` ("": nowhere), and is ``configured`` for that or another one."""
 
     rounds: int = 0
+    asked: str = "random"
     device: str = ""
     configured: str = ""
     unproven: str = ""
@@ -200,6 +202,11 @@ class OutputAccuracy:
     allowed_absolute: float = 0.0
     allowed_relative: float = 0.0
     reason: str = ""
+
+    @property
+    def merely_other(self) -> bool:
+        """Whether values are other that have to be the same, as integers and texts have, which are off by nothing."""
+        return bool(self.reason) and not (self.off_by or self.absolute)
 
     @property
     def limit(self) -> str:

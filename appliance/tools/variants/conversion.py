@@ -61,10 +61,15 @@ def make_variant(
     except ArtefactError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ArtefactError(f"cannot be made of this model: {lines[0][:500]}") from error
+        raise ArtefactError(f"cannot be made of this model: {_first_line(error)}") from error
     finally:
         log.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    """What a library says, and not all of its trace."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:500]
 
 
 def _half(source: str, target: str, _calibration: list[Feeds]) -> None:
@@ -176,11 +181,33 @@ def _quantise(
         target,
         Reader(),
         op_types_to_quantize=list(operators),
+        nodes_to_exclude=_read_by_branches(prepared.graph),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         **how,
     )
     _check_quantised(target, kind)
+
+
+def _read_by_branches(graph: Any) -> list[str]:
+    """The names of each Relu that a graph inside of this one reads. The quantiser leaves a Relu out where the scale
+    behind it cuts off what is below zero, but has graphs inside read what comes before that scale."""
+    inner = [part for node in graph.node for each in node.attribute for part in (each.g, *each.graphs)]
+    read = {name for part in inner for name in _all_read(part)}
+    found = [node for node in graph.node if node.op_type == "Relu" and node.output[0] in read]
+    for number, node in enumerate(found):
+        node.name = node.name or f"read_by_branch_{number}"
+    return [node.name for node in found]
+
+
+def _all_read(graph: Any) -> Iterator[str]:
+    """What the nodes of a graph, and of those inside of it, read."""
+    for node in graph.node:
+        yield from node.input
+        for each in node.attribute:
+            for part in (each.g, *each.graphs):
+                yield from _all_read(part)
+    yield from (output.name for output in graph.output)
 
 
 def _int4(source: str, target: str, _calibration: list[Feeds]) -> None:
@@ -232,14 +259,36 @@ def _prepared(source: str) -> Any:
         )
     with tempfile.TemporaryDirectory() as folder:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
-        onnx.save(whole, inline)
+        onnx.save(_new_enough(whole), inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        model = _without_shapes(onnx.load(path))
+        return _with_plain_biases(_without_shapes(onnx.load(path)))
+
+
+def _new_enough(model: Any) -> Any:
+    """The model in the operator set from which on there are scales for each channel, where it is of an older one, as
+    many models are that others exported."""
+    from onnx import version_converter
+
     version = _opset(model)
-    if version < QDQ_OPSET_MIN:
+    if version >= QDQ_OPSET_MIN:
+        return model
+    try:
+        return version_converter.convert_version(model, QDQ_OPSET_MIN)
+    except Exception as error:
         raise ArtefactError(
-            f"the model is of operator set {version}; quantising needs {QDQ_OPSET_MIN}: export it anew"
-        )
+            f"the model is of operator set {version}, quantising needs {QDQ_OPSET_MIN}, and the package 'onnx' does "
+            f"not convert it: {_first_line(error)}; export it anew"
+        ) from error
+
+
+def _with_plain_biases(model: Any) -> Any:
+    """The model with each bias of Gemm that is one row, as MatMul and Add of a row become, in one dimension: the
+    quantiser counts on that, and both are the same to Gemm."""
+    biases = {node.input[2] for node in model.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
+    others = {name for node in model.graph.node if node.op_type != "Gemm" for name in node.input}
+    for tensor in model.graph.initializer:
+        if tensor.name in biases - others and len(tensor.dims) == 2 and tensor.dims[0] == 1:
+            del tensor.dims[0]
     return model
 
 
