@@ -6,6 +6,7 @@ because some are made for every request. Byte offsets are into the memory that a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -353,6 +354,10 @@ class WorkerPort(Protocol):
 
     def memory(self, worker: int) -> LaneMemory | None:
         """What the worker shares with the native front end; None when it shares nothing or is gone."""
+
+    def grown(self, worker: int) -> Mapping[int, int]:
+        """What the models of a worker take of the machine's memory now, by their ids, where that is more than was told
+        of them; else nothing."""
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds; WorkerExited(STOPPED) follows."""

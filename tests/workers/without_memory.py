@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 
@@ -15,6 +17,9 @@ class WithoutMemory:
 
     def memory(self, worker: int) -> port.LaneMemory | None:
         return None
+
+    def grown(self, worker: int) -> Mapping[int, int]:
+        return {}
 
     def learn(self, worker: int, learn: port.Learn) -> None:
         raise AssertionError("nobody can use it")

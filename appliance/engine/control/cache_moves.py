@@ -110,6 +110,7 @@ class CacheMoves:
     def _put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
         """Have it leave its workers; gives those that end with that."""
         served.memory.returning = served.memory.quick = False
+        self._sizes.left(served)
         return self._rollouts.put_out(served, now_ns)
 
     # --- what is to be done
@@ -174,7 +175,21 @@ class CacheMoves:
     def _out(self, cached: Cached) -> list[Event]:
         cached.pending = None
         cached.served.memory.residency = Residency.COLD
-        return [events.Done(cached.served.id)]
+        return [events.Done(cached.served.id), self._measured(cached.served)]
+
+    def grown(self) -> list[Event]:
+        """See what workers hold by now."""
+        told: list[Event] = []
+        for worker, _ in self._rollouts.groups.workers():
+            for model, memory_bytes in self._workers.grown(worker.id).items():
+                served = self._rollouts.served(model)
+                if served is not None and self._sizes.knows(model):
+                    self._sizes.grew(served, worker.id, memory_bytes)
+                    told += [self._measured(served)] if model in self.cached else []
+        return told
+
+    def _measured(self, served: Served) -> Event:
+        return events.Measured(served.id, self._sizes.footprint(served))
 
     # --- what workers say
 
@@ -222,7 +237,7 @@ class CacheMoves:
         self._rollouts.model_loaded(event, now_ns)
         if served is None or served.id not in self.cached or quick:
             return []
-        return [events.Measured(served.id, self._sizes.footprint(served))]
+        return [self._measured(served)]
 
     def _back(self, cached: Cached, now_ns: int) -> list[Event]:
         served, took_ns = cached.served, cached.took_ns(now_ns)
@@ -236,8 +251,7 @@ class CacheMoves:
         self._sizes.came_back(served, took_ns, by_page_in=by_page_in)
         served.memory.residency, served.memory.returning = Residency.RESIDENT, False
         cached.failures, cached.moved_ns = 0, None
-        measured = events.Measured(served.id, self._sizes.footprint(served))
-        return [measured, events.Done(served.id, took_ns, size_bytes)]
+        return [self._measured(served), events.Done(served.id, took_ns, size_bytes)]
 
     def _evicted(self, event: WeightsEvicted) -> list[Event]:
         """A worker let the weights go."""
@@ -326,11 +340,14 @@ class CacheMoves:
             if cached.pending and event.worker in cached.pending:
                 cached.pending.discard(event.worker)
                 told += [] if cached.pending else self._out(cached)
-        return told
+        shrunk = [
+            self.cached[model].served for model in self._sizes.ended(event.worker) if model in self.cached
+        ]
+        return [*told, *map(self._measured, shrunk)]
 
     def _fail(self, cached: Cached, now_ns: int) -> list[Event]:
         cached.pending, cached.draining = None, False
         self._draining = [other for other in self._draining if other is not cached]
         self._put_out(cached.served, now_ns)
         cached.served.memory.residency = Residency.COLD
-        return [events.Failed(cached.served.id)]
+        return [events.Failed(cached.served.id), self._measured(cached.served)]

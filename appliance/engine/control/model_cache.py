@@ -48,7 +48,7 @@ HOST: Final = CPU
 SEEN_NS: Final = 2_000_000_000
 """Devices are looked at each second, and a look takes its time."""
 SAMPLE_NS: Final = 1_000_000_000
-"""How often it is looked how much models are used."""
+"""How often it is looked how much models are used, and what they take."""
 
 
 class ResidencyTerms(NamedTuple):
@@ -107,7 +107,7 @@ class ModelCache:
             shell=shell,
         )
         self._cached = self._moves.cached
-        self._sampled_ns = 0
+        self._weighed_ns = 0
 
     # --- requests
 
@@ -159,8 +159,10 @@ class ModelCache:
             self._tell(events.Changed(tuple(gone)), now_ns)
         if now_ns >= self._memory.due_ns:
             self._tell(events.Settle(), now_ns)
-        if now_ns - self._sampled_ns >= SAMPLE_NS:
+        if now_ns - self._weighed_ns >= SAMPLE_NS:
+            self._weighed_ns = now_ns
             self._sample(now_ns)
+            self._tell_all(self._moves.grown(), now_ns)
         if self._room:
             self._shell.pace.at(self._room.next_deadline_ns)
 
@@ -171,7 +173,6 @@ class ModelCache:
 
     def _sample(self, now_ns: int) -> None:
         """Tell how much models were used that need not ask."""
-        self._sampled_ns = now_ns
         for model, cached in self._cached.items():
             answered = cached.served.meter.answered
             more = answered - cached.answered

@@ -88,6 +88,8 @@ class Sizes:
         self._limits = limits
         self._costs = costs
         self._sizes: dict[int, Size] = {}
+        self._grown: dict[int, dict[int, int]] = {}
+        """What versions have taken since they were loaded, by their ids, in each of their workers."""
 
     def measured(self, served: Served, event: ModelLoaded, room_bytes: int = 0) -> None:
         """Take in what a worker said that has loaded it; the largest of them counts. Of a device no more than there was
@@ -110,6 +112,20 @@ class Sizes:
         """Have it count as it is expected to be, until it has been loaded."""
         self._sizes[served.id] = self._guess(served)
 
+    def grew(self, served: Served, worker: int, memory_bytes: int) -> None:
+        """It takes so much in that worker now: the runtime keeps the memory of the largest batch that ran."""
+        more_bytes = memory_bytes - self._sizes[served.id].memory_bytes
+        if more_bytes > 0:
+            self._grown.setdefault(served.id, {})[worker] = more_bytes
+
+    def left(self, served: Served) -> None:
+        """It leaves its workers, and what it has taken since it was loaded goes with it."""
+        self._grown.pop(served.id, None)
+
+    def ended(self, worker: int) -> list[int]:
+        """The worker's memory is free; gives the versions that had taken more there."""
+        return [model for model, grown in self._grown.items() if grown.pop(worker, 0)]
+
     def came_back(self, served: Served, ns: int, *, by_page_in: bool) -> None:
         """Take in how long bringing it back took."""
         if self._costs is not None:
@@ -118,6 +134,7 @@ class Sizes:
     def forget(self, model: int) -> None:
         """Forget a version."""
         self._sizes.pop(model, None)
+        self._grown.pop(model, None)
 
     # --- what is asked
 
@@ -131,7 +148,12 @@ class Sizes:
 
     def footprint(self, served: Served) -> Footprint:
         """Its memory: that of all its processes, whose weights are the same pages."""
-        return self._of(served, self._sizes[served.id])
+        footprint = self._of(served, self._sizes[served.id])
+        if not (grown_bytes := sum(self._grown.get(served.id, {}).values())):
+            return footprint
+        # At most all there is: what takes more by itself would only be put out and loaded, again and again.
+        limit_bytes = max(self._limits.get(served.memory.device, 1 << 62), footprint.bytes)
+        return footprint._replace(bytes=min(footprint.bytes + grown_bytes, limit_bytes))
 
     def expected(self, served: Served) -> Footprint:
         """What it takes, or is expected to."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -233,6 +233,11 @@ class WorkerPool:
         """What the worker shares with the native front end."""
         state = self._workers.get(worker)
         return None if state is None else state.memory
+
+    def grown(self, worker: int) -> Mapping[int, int]:
+        """See WorkerPort."""
+        state = self._workers.get(worker)
+        return state.held.grown() if state and not state.pending.loads else {}
 
     def stop(self, worker: int) -> None:
         """End the worker after what it holds."""
