@@ -81,8 +81,6 @@ class Handlers:
             answer = getattr(self, _method_name(method.name), None)
             if answer is not None:
                 found[method.name] = Rpc(getattr(pb, method.input_type.name), answer)
-            elif method.name.startswith("CudaSharedMemory"):
-                found[method.name] = Rpc(getattr(pb, method.input_type.name), self._no_device_memory)
         return found
 
     def user_rpcs(self) -> Mapping[str, UserRpc]:
@@ -91,6 +89,10 @@ class Handlers:
             "SystemSharedMemoryStatus": UserRpc(pb.SystemSharedMemoryStatusRequest, self._region_status),
             "SystemSharedMemoryRegister": UserRpc(pb.SystemSharedMemoryRegisterRequest, self._register),
             "SystemSharedMemoryUnregister": UserRpc(pb.SystemSharedMemoryUnregisterRequest, self._unregister),
+            "CudaSharedMemoryStatus": UserRpc(pb.CudaSharedMemoryStatusRequest, self._device_region_status),
+            "CudaSharedMemoryUnregister": UserRpc(
+                pb.CudaSharedMemoryUnregisterRequest, self._unregister_device_region
+            ),
         }
 
     # --- health and metadata
@@ -154,8 +156,17 @@ class Handlers:
 
     # --- shared memory
 
-    def _no_device_memory(self, request: Message) -> Message:
+    def cuda_shared_memory_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> Message:
+        """Refused: the memory of devices is not shared with clients."""
         raise Unsupported(NO_DEVICE_MEMORY)
+
+    def _device_region_status(self, request: pb.CudaSharedMemoryStatusRequest, user: int) -> Message:
+        self._regions.check_device_regions(user, request.name)
+        return pb.CudaSharedMemoryStatusResponse()
+
+    def _unregister_device_region(self, request: pb.CudaSharedMemoryUnregisterRequest, user: int) -> Message:
+        self._regions.check(user)
+        return pb.CudaSharedMemoryUnregisterResponse()
 
     def _region_status(self, request: pb.SystemSharedMemoryStatusRequest, user: int) -> Message:
         answer = pb.SystemSharedMemoryStatusResponse()

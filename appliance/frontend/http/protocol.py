@@ -158,6 +158,16 @@ class ProtocolHandler:
         self._regions.unregister(connection_of(request).user, name)
         return json_response({})
 
+    async def device_regions(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """None: the memory of devices is not shared with clients."""
+        self._regions.check_device_regions(connection_of(request).user, name)
+        return json_response([])
+
+    async def unregister_device_region(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """Nothing to forget; clients forget what they may have left before they begin."""
+        self._regions.check(connection_of(request).user)
+        return json_response({})
+
     async def no_device_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:
         """Refused: the memory of devices is not shared with clients."""
         raise Unsupported(NO_DEVICE_MEMORY)

@@ -154,8 +154,12 @@ def test_shared_memory_is_not_offered(client: triton.InferenceServerClient) -> N
     with pytest.raises(InferenceServerException, match="shared memory is turned off") as refused:
         client.register_system_shared_memory("region", "/key", 64)
     assert refused.value.status() == "501"
+    for ask in (client.get_cuda_shared_memory_status, client.unregister_cuda_shared_memory):
+        with pytest.raises(InferenceServerException, match="shared memory is turned off") as refused:
+            ask()
+        assert refused.value.status() == "501"
     with pytest.raises(InferenceServerException, match="CUDA shared memory of clients is not offered"):
-        client.get_cuda_shared_memory_status()
+        client.register_cuda_shared_memory("region", b"aGFuZGxl", 0, 8)
 
 
 def test_log_settings_are_read_and_not_changed(client: triton.InferenceServerClient) -> None:

@@ -157,10 +157,12 @@ def test_loading_over_the_network_is_refused_whichever_field_names_the_model(
 
 @pytest.mark.parametrize("verb", ["Status", "Register", "Unregister"])
 def test_shared_memory_is_not_offered(handlers: Handlers, verb: str) -> None:
-    with pytest.raises(Unsupported, match="client shared memory is turned off"):
-        handlers.user_rpcs()[f"SystemSharedMemory{verb}"].serve(0, b"")
+    for kind in ("System", "Cuda"):
+        if (kind, verb) != ("Cuda", "Register"):
+            with pytest.raises(Unsupported, match="client shared memory is turned off"):
+                handlers.user_rpcs()[f"{kind}SharedMemory{verb}"].serve(0, b"")
     with pytest.raises(Unsupported, match="CUDA shared memory of clients is not offered"):
-        ask(handlers, f"CudaSharedMemory{verb}", name="r")
+        ask(handlers, "CudaSharedMemoryRegister", name="r")
 
 
 def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:
