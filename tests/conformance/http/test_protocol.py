@@ -175,6 +175,8 @@ def test_log_settings_are_read_and_not_changed(client: triton.InferenceServerCli
 def test_tracing_is_off_and_says_so(client: triton.InferenceServerClient) -> None:
     assert client.get_trace_settings()["trace_level"] == ["OFF"]
     assert client.update_trace_settings(settings={"trace_level": ["OFF"]})["trace_level"] == ["OFF"]
+    cleared = dict.fromkeys(("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"))
+    assert client.update_trace_settings(settings=cleared)["trace_level"] == ["OFF"]
     with pytest.raises(InferenceServerException, match="not offered"):
         client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
     with pytest.raises(InferenceServerException, match="is not found"):

@@ -172,6 +172,11 @@ def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:
         assert {key: list(setting.value) for key, setting in answer.settings.items()} == {
             "trace_level": ["OFF"]
         }
+    cleared = pb.TraceSettingRequest.SettingValue()
+    names = ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency")
+    ask(handlers, "TraceSetting", settings=dict.fromkeys(names, cleared))
+    with pytest.raises(Unsupported, match="trace setting 'mystery'"):
+        ask(handlers, "TraceSetting", settings={"mystery": cleared})
     on = pb.TraceSettingRequest.SettingValue(value=["TIMESTAMPS"])
     with pytest.raises(Unsupported, match="request tracing is not offered"):
         ask(handlers, "TraceSetting", settings={"trace_level": on})
