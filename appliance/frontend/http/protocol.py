@@ -25,7 +25,7 @@ from appliance.frontend.http.compression import Limit
 from appliance.frontend.http.connection import connection_of
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
-from appliance.frontend.port import LOG_IS_OPERATORS, Backend
+from appliance.frontend.port import Backend, check_log_settings
 from appliance.frontend.regions.region import Registered
 from appliance.frontend.regions.registry import NO_DEVICE_MEMORY
 from appliance.telemetry.trace import check_trace_setting, trace_settings
@@ -115,8 +115,7 @@ class ProtocolHandler:
 
     async def update_log(self, request: web.BaseRequest) -> web.StreamResponse:
         """The settings in force, where none is to be changed; raises Forbidden for changes."""
-        if await self._object(request):
-            raise Forbidden(LOG_IS_OPERATORS)
+        check_log_settings(self._log, await self._object(request))
         return await self.log_settings(request)
 
     async def trace_settings(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:

@@ -170,6 +170,7 @@ def test_log_settings_are_read_and_not_changed(client: triton.InferenceServerCli
             client.update_log_settings(changes)
         assert refused.value.status() == "403"
     assert client.update_log_settings({}) == client.get_log_settings() == before
+    assert client.update_log_settings(before) == before
 
 
 def test_tracing_is_off_and_says_so(client: triton.InferenceServerClient) -> None:

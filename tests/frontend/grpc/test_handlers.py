@@ -203,7 +203,17 @@ def test_tracing_that_is_configured_is_told_and_stays(engine: EngineDouble) -> N
 def test_log_settings_are_an_operators_to_change(engine: EngineDouble) -> None:
     log = LogDouble()
     value = pb.LogSettingsRequest.SettingValue
-    for changes in ({"log_info": value(bool_param=False)}, {"log_info": value()}, {"mystery": value()}):
+    as_it_is = {"log_info": value(bool_param=True), "log_verbose_level": value(uint32_param=0)}
+    assert (
+        ask(Handlers(engine, log), "LogSettings", settings=as_it_is).settings["log_info"].bool_param is True
+    )
+    for changes in (
+        {"log_info": value(bool_param=False)},
+        {**as_it_is, "log_verbose_level": value(uint32_param=1)},
+        {"log_info": value(uint32_param=1)},
+        {"log_info": value()},
+        {"mystery": value()},
+    ):
         with pytest.raises(Forbidden, match=r"over the network is turned off; .* control.socket"):
             ask(Handlers(engine, log), "LogSettings", settings=changes)
     assert ask(Handlers(engine, log), "LogSettings").settings["log_info"].bool_param is True
