@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
 from appliance.core.rollout.records import Change
+from appliance.domain.errors import Forbidden
 from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.regions.registry import Regions
@@ -22,12 +23,6 @@ HEADERS_MAX: Final = 100
 """Headers of one HTTP/1.1 request: some thirty where a chain of proxies each added its own."""
 
 
-LOG_IS_OPERATORS: Final = (
-    "changing log settings over the network is turned off; change them over the control socket (control.socket), or "
-    "in the [log] section of the configuration"
-)
-"""What clients are told that would."""
-
 Setting = bool | int | str
 
 
@@ -39,6 +34,17 @@ class LogControl(Protocol):
 
     def update(self, changes: Mapping[str, Setting]) -> None:
         """Change some of them, all or none; raises InvalidRequest or Unsupported naming what cannot be."""
+
+
+def check_log_settings(log: LogControl, asked: Mapping[str, object]) -> None:
+    """Raise Forbidden where one of those that a client asks for is another than in force."""
+    now = log.settings()
+    for key, value in asked.items():
+        if key not in now or type(value) is not type(now[key]) or value != now[key]:
+            raise Forbidden(
+                "changing log settings over the network is turned off; change them over the control socket "
+                "(control.socket), or in the [log] section of the configuration"
+            )
 
 
 class Bound(NamedTuple):

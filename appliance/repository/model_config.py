@@ -47,7 +47,8 @@ ACCELERATORS: Final = (
 )
 _REFUSED: Final = MappingProxyType(
     {
-        "sequence_batching": "is not offered: models are stateless here; remove it",
+        "sequence_batching": "is not offered: models are stateless here; remove it, and list the inputs of the "
+        "graph that it fed (control_input, state) as 'input', for clients to send",
         "ensemble_scheduling": "is not offered: serve the models one by one, or as one graph",
         "batch_input": "is not offered; remove it",
         "batch_output": "is not offered; remove it",

@@ -130,13 +130,12 @@ class Overlay:
         """Write the files of model ``name``, by their paths in its directory; gives the repository that holds it, and
         raises InvalidRequest with all that is wrong with name and paths, NotReady where they cannot be written. What
         was put before and not kept leaves: it was not wanted after all."""
-        problems = [text for path in (name, *files) for text in path_problems(path)]
-        if "/" in name:
-            problems.append(f"'{name[:100]}' is no model's name")
+        problems = ["is no model's name"] if "/" in name or path_problems(name) else []
+        problems += [f"file {text}" for path in files for text in path_problems(path)]
         if len(files) > FILES_MAX:
             problems.append(f"{len(files)} files are given; at most {FILES_MAX} can be")
         if problems:
-            raise InvalidRequest("; ".join(problems))
+            raise InvalidRequest(f"failed to load '{name[:100]}': {'; '.join(problems)}")
         try:
             root = self._own_root()
             with os.scandir(root) as entries:

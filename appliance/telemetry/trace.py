@@ -229,6 +229,12 @@ def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
     return Tracer(config, Sink(target, QUEUE_LINES, "traces", failed), say)
 
 
+TRACE_SETTINGS: Final = frozenset(
+    ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency", "trace_mode")
+)
+"""The settings of the trace extension."""
+
+
 def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:
     """What is in force, by the names and in the words of the trace extension; ``tracer`` None: nothing is traced."""
     if tracer is None:
@@ -237,9 +243,12 @@ def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:
 
 
 def check_trace_setting(tracer: Tracer | None, key: str, values: Sequence[object]) -> None:
-    """Raise Unsupported for ``values`` of setting ``key`` that would change it; None asks for what is configured."""
+    """Raise Unsupported for ``values`` of setting ``key`` that would change it; none, or None, asks for what is
+    configured, which no client has changed."""
     now = trace_settings(tracer)
-    if key in now and all(value is None or str(value) in now[key] for value in values):
+    if key in TRACE_SETTINGS and all(value is None for value in values):
+        return
+    if key in now and all(str(value) in now[key] for value in values):
         return
     in_force = ", ".join(f"{name} is {' '.join(words)}" for name, words in now.items())
     raise Unsupported(

@@ -89,7 +89,9 @@ def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: S
     assert other.get_model_config("mlp").config.max_batch_size == 5
     with pytest.raises(InferenceServerException, match="there is no such model"):
         operator.load_model("unheard-of")
-    with pytest.raises(InferenceServerException, match="no model configuration in JSON"):
+    with pytest.raises(
+        InferenceServerException, match=r"failed to load 'mlp': .* is no model configuration in JSON"
+    ):
         operator.load_model("mlp", config="{nonsense")
     operator.close()
     other.close()
@@ -159,8 +161,12 @@ def test_a_model_can_be_given_with_its_files(
     with triton.InferenceServerClient(f"unix:{path}") as operator:
         operator.load_model("given", config=json.dumps({"name": "given"}), files={"file:3/model.onnx": graph})
         assert operator.is_model_ready("given", "3")
-        with pytest.raises(InferenceServerException, match="has a part that begins with"):
+        with pytest.raises(
+            InferenceServerException, match=r"failed to load 'evil': file '\.\./\.\./evil' has a part that"
+        ):
             operator.load_model("evil", config="{}", files={"file:../../evil": b"x"})
+        with pytest.raises(InferenceServerException, match=r"failed to load '\.\./evil': is no model's name"):
+            operator.load_model("../evil", config="{}", files={"file:1/model.onnx": b"x"})
         with pytest.raises(InferenceServerException, match="failed to load 'bad'"):
             operator.load_model("bad", config="{}", files={"file:1/model.onnx": b"not onnx"})
         with pytest.raises(InferenceServerException, match="no config with them"):

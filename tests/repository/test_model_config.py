@@ -299,7 +299,7 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ),
     ('parameters { key: "a" val { } }', "parameters[0].val", "did you mean 'value'?"),
     ('parameters { key: "a" value: "b" }', 'parameters["a"]', "expected '{ ... }', found \"b\""),
-    ("sequence_batching { }", "sequence_batching", "is not offered"),
+    ("sequence_batching { }", "sequence_batching", "list the inputs of the graph that it fed"),
     ("ensemble_scheduling { }", "ensemble_scheduling", "is not offered"),
     ("model_operations { }", "model_operations", "no library is loaded"),
     ("model_repository_agents { }", "model_repository_agents", "no plug-in runs"),

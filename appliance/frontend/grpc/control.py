@@ -51,18 +51,20 @@ class ControlHandlers:
             request = pb.RepositoryModelLoadRequest.FromString(message)
         except DecodeError as error:
             raise InvalidRequest(f"the message is no RepositoryModelLoadRequest: {error}") from error
+        name = _name(request)
         config: bytes | None = None
         files: dict[str, bytes] = {}
         for key, value in request.parameters.items():
             if key == CONFIG:
-                config = _pbtxt(value.string_param)
+                config = _pbtxt(name, value.string_param)
             elif key.startswith(FILE):
                 files[key.removeprefix(FILE)] = value.bytes_param
             else:
                 raise InvalidRequest(
-                    f"unrecognized load parameter '{key[:100]}'; there are 'config' and 'file:PATH'"
+                    f"failed to load '{name}': unrecognized load parameter '{key[:100]}'; there are 'config' and "
+                    "'file:PATH'"
                 )
-        await self._control.load(_name(request), config, files)
+        await self._control.load(name, config, files)
         return pb.RepositoryModelLoadResponse(
             model_name=request.model_name, isLoaded=True
         ).SerializeToString()
@@ -72,10 +74,13 @@ class ControlHandlers:
             request = pb.RepositoryModelUnloadRequest.FromString(message)
         except DecodeError as error:
             raise InvalidRequest(f"the message is no RepositoryModelUnloadRequest: {error}") from error
+        name = _name(request)
         for key in request.parameters:
             if key != UNLOAD_DEPENDENTS:  # accepted: no model here depends on another
-                raise InvalidRequest(f"unrecognized unload parameter '{key[:100]}'")
-        await self._control.unload(_name(request))
+                raise InvalidRequest(
+                    f"failed to unload '{name}': unrecognized unload parameter '{key[:100]}'"
+                )
+        await self._control.unload(name)
         return pb.RepositoryModelUnloadResponse(
             model_name=request.model_name, isUnloaded=True
         ).SerializeToString()
@@ -89,10 +94,12 @@ def _name(request: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadReque
     return request.model_name
 
 
-def _pbtxt(document: str) -> bytes:
-    """A model configuration in JSON as text format."""
+def _pbtxt(name: str, document: str) -> bytes:
+    """The configuration of model ``name`` in JSON as text format."""
     try:
         config = json_format.Parse(document, model_config_pb2.ModelConfig())
     except json_format.ParseError as error:
-        raise InvalidRequest(f"parameter 'config' is no model configuration in JSON: {error}") from error
+        raise InvalidRequest(
+            f"failed to load '{name}': parameter 'config' is no model configuration in JSON: {error}"
+        ) from error
     return text_format.MessageToString(config, as_utf8=True).encode()

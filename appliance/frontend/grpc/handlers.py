@@ -17,7 +17,7 @@ from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
-from appliance.frontend.port import LOG_IS_OPERATORS, LogControl, Setting
+from appliance.frontend.port import LogControl, Setting, check_log_settings
 from appliance.frontend.regions.region import Registered
 from appliance.frontend.regions.registry import NO_DEVICE_MEMORY, NOBODYS, Regions
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
@@ -81,8 +81,6 @@ class Handlers:
             answer = getattr(self, _method_name(method.name), None)
             if answer is not None:
                 found[method.name] = Rpc(getattr(pb, method.input_type.name), answer)
-            elif method.name.startswith("CudaSharedMemory"):
-                found[method.name] = Rpc(getattr(pb, method.input_type.name), self._no_device_memory)
         return found
 
     def user_rpcs(self) -> Mapping[str, UserRpc]:
@@ -91,6 +89,10 @@ class Handlers:
             "SystemSharedMemoryStatus": UserRpc(pb.SystemSharedMemoryStatusRequest, self._region_status),
             "SystemSharedMemoryRegister": UserRpc(pb.SystemSharedMemoryRegisterRequest, self._register),
             "SystemSharedMemoryUnregister": UserRpc(pb.SystemSharedMemoryUnregisterRequest, self._unregister),
+            "CudaSharedMemoryStatus": UserRpc(pb.CudaSharedMemoryStatusRequest, self._device_region_status),
+            "CudaSharedMemoryUnregister": UserRpc(
+                pb.CudaSharedMemoryUnregisterRequest, self._unregister_device_region
+            ),
         }
 
     # --- health and metadata
@@ -154,8 +156,17 @@ class Handlers:
 
     # --- shared memory
 
-    def _no_device_memory(self, request: Message) -> Message:
+    def cuda_shared_memory_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> Message:
+        """Refused: the memory of devices is not shared with clients."""
         raise Unsupported(NO_DEVICE_MEMORY)
+
+    def _device_region_status(self, request: pb.CudaSharedMemoryStatusRequest, user: int) -> Message:
+        self._regions.check_device_regions(user, request.name)
+        return pb.CudaSharedMemoryStatusResponse()
+
+    def _unregister_device_region(self, request: pb.CudaSharedMemoryUnregisterRequest, user: int) -> Message:
+        self._regions.check(user)
+        return pb.CudaSharedMemoryUnregisterResponse()
 
     def _region_status(self, request: pb.SystemSharedMemoryStatusRequest, user: int) -> Message:
         answer = pb.SystemSharedMemoryStatusResponse()
@@ -189,20 +200,27 @@ class Handlers:
     def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         """Change what is given, all or nothing, and answer with the settings in force; raises Forbidden for changes
         where no operator asks."""
-        if request.settings and not self._for_operator:
-            raise Forbidden(LOG_IS_OPERATORS)
-        changes: dict[str, Setting] = {}
-        for key, value in request.settings.items():
-            choice = value.WhichOneof("parameter_choice")
-            if choice is None:
-                raise InvalidRequest(f"log setting '{key}' has no value of a known type")
-            changes[key] = getattr(value, choice)
-        if changes:
-            self._log.update(changes)
+        chosen = {key: value.WhichOneof("parameter_choice") for key, value in request.settings.items()}
+        changes: dict[str, Setting | None] = {
+            key: choice and getattr(request.settings[key], choice) for key, choice in chosen.items()
+        }
+        if self._for_operator:
+            self._update_log(changes)
+        else:
+            check_log_settings(self._log, changes)
         answer = pb.LogSettingsResponse()
         for key, setting in self._log.settings().items():
             _set(answer.settings[key], setting)
         return answer
+
+    def _update_log(self, changes: Mapping[str, Setting | None]) -> None:
+        given: dict[str, Setting] = {}
+        for key, setting in changes.items():
+            if setting is None:
+                raise InvalidRequest(f"log setting '{key}' has no value of a known type")
+            given[key] = setting
+        if given:
+            self._log.update(given)
 
 
 def _filled(kind: Callable[..., M], document: Mapping[str, Any]) -> M:

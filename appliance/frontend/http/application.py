@@ -192,10 +192,10 @@ def _extension_routes(protocol: ProtocolHandler) -> Routes:
         ("GET", "/v2/models/{model}/trace/setting", protocol.trace_settings),
         ("POST", "/v2/models/{model}/trace/setting", protocol.update_trace),
     ]
-    none = protocol.no_device_memory
+    device = (protocol.device_regions, protocol.no_device_memory, protocol.unregister_device_region)
     for kind, status, register, unregister in (
         ("systemsharedmemory", protocol.regions, protocol.register, protocol.unregister),
-        ("cudasharedmemory", none, none, none),
+        ("cudasharedmemory", *device),
     ):
         for region in (f"/v2/{kind}", f"/v2/{kind}/region/{{region}}"):
             routes.append(("GET", f"{region}/status", status))

@@ -94,13 +94,18 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         "The same; changes are not offered.", "Settings", (404, 501), "Settings"
     ),
 }  # fmt: skip
-DEVICE_MEMORY: Final = Operation("Not offered: send tensors in the message.", "", (501,), refuses=True)
 REGIONS: Final[Mapping[str, Operation]] = {
     "status": Operation("The client's regions of shared memory.", "Regions", (404, 501)),
     "register": Operation("Open a region for the client.", "Empty", (409, 501), "Region"),
     "unregister": Operation("Forget a region of the client's, or all.", "Empty", (501,), "Ignored"),
 }
 """What is done with system shared memory, by the end of the path."""
+DEVICE_REGIONS: Final[Mapping[str, Operation]] = {
+    "status": Operation("None: the memory of devices is not shared.", "Regions", (404, 501)),
+    "register": Operation("Not offered: send tensors in the message.", "", (501,), refuses=True),
+    "unregister": Operation("Nothing to forget.", "Empty", (501,), "Ignored"),
+}
+"""The same of CUDA's."""
 
 
 def openapi_document(routes: Iterable[tuple[str, str]]) -> bytes:
@@ -154,7 +159,9 @@ def _operation(method: str, path: str) -> Json:
 def _described(method: str, path: str) -> Operation:
     if "systemsharedmemory" in path:
         return REGIONS[path.rpartition("/")[2]]
-    return DEVICE_MEMORY if "cudasharedmemory" in path else OPERATIONS[method, unversioned(path)]
+    if "cudasharedmemory" in path:
+        return DEVICE_REGIONS[path.rpartition("/")[2]]
+    return OPERATIONS[method, unversioned(path)]
 
 
 def _answer(described: Operation) -> Json:

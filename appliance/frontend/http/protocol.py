@@ -25,7 +25,7 @@ from appliance.frontend.http.compression import Limit
 from appliance.frontend.http.connection import connection_of
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
-from appliance.frontend.port import LOG_IS_OPERATORS, Backend
+from appliance.frontend.port import Backend, check_log_settings
 from appliance.frontend.regions.region import Registered
 from appliance.frontend.regions.registry import NO_DEVICE_MEMORY
 from appliance.telemetry.trace import check_trace_setting, trace_settings
@@ -115,8 +115,7 @@ class ProtocolHandler:
 
     async def update_log(self, request: web.BaseRequest) -> web.StreamResponse:
         """The settings in force, where none is to be changed; raises Forbidden for changes."""
-        if await self._object(request):
-            raise Forbidden(LOG_IS_OPERATORS)
+        check_log_settings(self._log, await self._object(request))
         return await self.log_settings(request)
 
     async def trace_settings(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
@@ -156,6 +155,16 @@ class ProtocolHandler:
     async def unregister(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
         """Forget a region of the client's, or all of them."""
         self._regions.unregister(connection_of(request).user, name)
+        return json_response({})
+
+    async def device_regions(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """None: the memory of devices is not shared with clients."""
+        self._regions.check_device_regions(connection_of(request).user, name)
+        return json_response([])
+
+    async def unregister_device_region(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """Nothing to forget; clients forget what they may have left before they begin."""
+        self._regions.check(connection_of(request).user)
         return json_response({})
 
     async def no_device_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:

@@ -108,6 +108,13 @@ class Regions:
             return [self._find(user, name).registered]
         return [region.registered for region in self._regions.get(user, {}).values()]
 
+    def check_device_regions(self, user: int, name: str) -> None:
+        """Answer for the regions of devices' memory, of which nobody has any: raise UnknownRegion of one that is named.
+        Clients forget those of either kind before they begin. Raises Unsupported, Forbidden."""
+        self.check(user)
+        if name:
+            raise UnknownRegion(f"Unable to find cuda shared memory region: '{name}'; there are none here")
+
     def window(self, user: int, kind: str, name: str, parameters: Mapping[str, Parameter]) -> Window:
         """Where the ``kind`` ("input", "output") of this ``name`` is, which asks for a region by its ``parameters``.
         Raises Unsupported, Forbidden, UnknownRegion, InvalidRequest."""

@@ -154,8 +154,12 @@ def test_shared_memory_is_not_offered(client: triton.InferenceServerClient) -> N
     with pytest.raises(InferenceServerException, match="shared memory is turned off") as refused:
         client.register_system_shared_memory("region", "/key", 64)
     assert refused.value.status() == "501"
+    for ask in (client.get_cuda_shared_memory_status, client.unregister_cuda_shared_memory):
+        with pytest.raises(InferenceServerException, match="shared memory is turned off") as refused:
+            ask()
+        assert refused.value.status() == "501"
     with pytest.raises(InferenceServerException, match="CUDA shared memory of clients is not offered"):
-        client.get_cuda_shared_memory_status()
+        client.register_cuda_shared_memory("region", b"aGFuZGxl", 0, 8)
 
 
 def test_log_settings_are_read_and_not_changed(client: triton.InferenceServerClient) -> None:
@@ -166,11 +170,14 @@ def test_log_settings_are_read_and_not_changed(client: triton.InferenceServerCli
             client.update_log_settings(changes)
         assert refused.value.status() == "403"
     assert client.update_log_settings({}) == client.get_log_settings() == before
+    assert client.update_log_settings(before) == before
 
 
 def test_tracing_is_off_and_says_so(client: triton.InferenceServerClient) -> None:
     assert client.get_trace_settings()["trace_level"] == ["OFF"]
     assert client.update_trace_settings(settings={"trace_level": ["OFF"]})["trace_level"] == ["OFF"]
+    cleared = dict.fromkeys(("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"))
+    assert client.update_trace_settings(settings=cleared)["trace_level"] == ["OFF"]
     with pytest.raises(InferenceServerException, match="not offered"):
         client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
     with pytest.raises(InferenceServerException, match="is not found"):

@@ -284,12 +284,27 @@ def test_memory_of_devices_is_not_shared(client: Any) -> None:
 
 
 @needs_native
+def test_a_client_may_forget_its_regions_of_either_kind_before_it_begins(client: Any, make: Make) -> None:
+    """As all examples of Triton do, those for system shared memory too."""
+    handle = make(64)
+    client.register_system_shared_memory("r", handle._shm_key, 64)
+    client.unregister_cuda_shared_memory()
+    client.unregister_cuda_shared_memory("r")
+    assert not client.get_cuda_shared_memory_status().regions
+    code, text = refused(lambda: client.get_cuda_shared_memory_status("r"))
+    assert (code, "Unable to find cuda shared memory region: 'r'" in text) == ("NOT_FOUND", True)
+    assert set(client.get_system_shared_memory_status().regions) == {"r"}, "another kind"
+
+
+@needs_native
 def test_over_tcp_nobody_is_known(native: ApplianceProcess) -> None:
     with triton.InferenceServerClient(native.grpc) as client:
         for ask in (
             lambda: client.register_system_shared_memory("r", "/x", 64),
             client.get_system_shared_memory_status,
             client.unregister_system_shared_memory,
+            client.get_cuda_shared_memory_status,
+            client.unregister_cuda_shared_memory,
             lambda: client.infer(MODEL, [inside("r", 48)]),
         ):
             code, text = refused(ask)

@@ -103,7 +103,17 @@ def test_http_of_both_front_ends(path: str, make: Make) -> None:
     assert call(path, "GET", f"{region}/status")[0] == 404
     assert call(path, "POST", infer, asked(parameters(48), parameters(48)))[0] == 404
     assert call(path, "POST", "/v2/systemsharedmemory/unregister") == (200, {})
-    assert call(path, "GET", "/v2/cudasharedmemory/status")[0] == 501
+    assert call(path, "GET", "/v2/cudasharedmemory/status") == (200, [])
+    assert call(path, "POST", "/v2/cudasharedmemory/unregister") == (200, {})
+    assert call(path, "POST", "/v2/cudasharedmemory/region/r/unregister") == (200, {})
+    status, answer = call(path, "GET", "/v2/cudasharedmemory/region/r/status")
+    assert (status, answer["error"]) == (
+        404,
+        "Unable to find cuda shared memory region: 'r'; there are none here",
+    )
+    for region in ("", "/region/r"):
+        status, answer = call(path, "POST", f"/v2/cudasharedmemory{region}/register", {})
+        assert (status, "CUDA shared memory of clients is not offered" in answer["error"]) == (501, True)
 
 
 def test_regions_are_their_user_s_alone(path: str, make: Make) -> None:

@@ -157,10 +157,12 @@ def test_loading_over_the_network_is_refused_whichever_field_names_the_model(
 
 @pytest.mark.parametrize("verb", ["Status", "Register", "Unregister"])
 def test_shared_memory_is_not_offered(handlers: Handlers, verb: str) -> None:
-    with pytest.raises(Unsupported, match="client shared memory is turned off"):
-        handlers.user_rpcs()[f"SystemSharedMemory{verb}"].serve(0, b"")
+    for kind in ("System", "Cuda"):
+        if (kind, verb) != ("Cuda", "Register"):
+            with pytest.raises(Unsupported, match="client shared memory is turned off"):
+                handlers.user_rpcs()[f"{kind}SharedMemory{verb}"].serve(0, b"")
     with pytest.raises(Unsupported, match="CUDA shared memory of clients is not offered"):
-        ask(handlers, f"CudaSharedMemory{verb}", name="r")
+        ask(handlers, "CudaSharedMemoryRegister", name="r")
 
 
 def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:
@@ -170,6 +172,11 @@ def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:
         assert {key: list(setting.value) for key, setting in answer.settings.items()} == {
             "trace_level": ["OFF"]
         }
+    cleared = pb.TraceSettingRequest.SettingValue()
+    names = ("trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency")
+    ask(handlers, "TraceSetting", settings=dict.fromkeys(names, cleared))
+    with pytest.raises(Unsupported, match="trace setting 'mystery'"):
+        ask(handlers, "TraceSetting", settings={"mystery": cleared})
     on = pb.TraceSettingRequest.SettingValue(value=["TIMESTAMPS"])
     with pytest.raises(Unsupported, match="request tracing is not offered"):
         ask(handlers, "TraceSetting", settings={"trace_level": on})
@@ -196,7 +203,17 @@ def test_tracing_that_is_configured_is_told_and_stays(engine: EngineDouble) -> N
 def test_log_settings_are_an_operators_to_change(engine: EngineDouble) -> None:
     log = LogDouble()
     value = pb.LogSettingsRequest.SettingValue
-    for changes in ({"log_info": value(bool_param=False)}, {"log_info": value()}, {"mystery": value()}):
+    as_it_is = {"log_info": value(bool_param=True), "log_verbose_level": value(uint32_param=0)}
+    assert (
+        ask(Handlers(engine, log), "LogSettings", settings=as_it_is).settings["log_info"].bool_param is True
+    )
+    for changes in (
+        {"log_info": value(bool_param=False)},
+        {**as_it_is, "log_verbose_level": value(uint32_param=1)},
+        {"log_info": value(uint32_param=1)},
+        {"log_info": value()},
+        {"mystery": value()},
+    ):
         with pytest.raises(Forbidden, match=r"over the network is turned off; .* control.socket"):
             ask(Handlers(engine, log), "LogSettings", settings=changes)
     assert ask(Handlers(engine, log), "LogSettings").settings["log_info"].bool_param is True
