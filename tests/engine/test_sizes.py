@@ -62,6 +62,32 @@ def test_the_largest_process_of_the_same_artifact_counts() -> None:
     assert sizes.footprint(served).bytes == 10 * MB + PROCESS_BYTES
 
 
+def test_what_a_version_takes_with_its_runs_counts_until_its_process_is_gone() -> None:
+    sizes, served = Sizes(True, LIMITS), version(1, 10 * MB)
+    measured(sizes, served, 10 * MB, 40 * MB)
+    loaded = sizes.footprint(served)
+    sizes.grew(served, 7, 10 * MB)
+    assert sizes.footprint(served) == loaded, "that is what it took when it was loaded"
+    sizes.grew(served, 7, 15 * MB)
+    sizes.grew(served, 8, 11 * MB)
+    assert sizes.footprint(served) == loaded._replace(bytes=loaded.bytes + 6 * MB)
+    assert sizes.ended(9) == []
+    assert sizes.ended(8) == [1]
+    assert sizes.footprint(served) == loaded._replace(bytes=loaded.bytes + 5 * MB)
+    sizes.left(served)
+    assert sizes.footprint(served) == loaded
+    assert sizes.ended(7) == []
+
+
+@pytest.mark.parametrize("loaded", [10 * MB, 200 * MB])
+def test_nothing_that_runs_by_itself_grows_beyond_all_there_is(loaded: int) -> None:
+    """It would be put out for itself, and loaded again."""
+    sizes, served = Sizes(True, LIMITS), version(1, 10 * MB)
+    measured(sizes, served, loaded)
+    sizes.grew(served, 7, 500 * MB)
+    assert sizes.footprint(served).bytes == max(LIMITS[CPU], loaded + PROCESS_BYTES)
+
+
 def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> None:
     records = MemoryRecords()
 

@@ -84,6 +84,40 @@ def test_models_that_push_each_other_out_answer_everything(serve: Serve, tmp_pat
     assert daemon.status()["residency"]["evictions"] > 5
 
 
+@pytest.mark.every_front_end
+def test_memory_that_a_model_takes_with_its_runs_is_not_there_for_others(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """What loads took had counted alone: a runtime keeps the memory of the largest batch that it ran."""
+    write_fake(tmp_path, "eater", mode="eat_memory", bytes=40 * MIB)
+    for name in ("one", "other"):
+        write_fake(tmp_path, name, hold_bytes=40 * MIB)
+    limit = 200 * MIB
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": limit}})
+    before = daemon.until("all ready", all_ready)
+    assert set(residency(before).values()) == {"resident"}
+    for _ in range(3):
+        ask(daemon.grpc, "eater")
+
+    def made_room(document: Any) -> bool:
+        return sorted(residency(document).values()) == ["cold", "resident", "resident"]
+
+    crowded = daemon.until("one left", made_room)
+    assert residency(crowded)["eater"] == "resident"
+    used = [document["residency"]["used_bytes"] for document in (before, crowded)]
+    assert used[0] + 60 * MIB < used[1] <= limit
+    away = next(name for name, form in residency(crowded).items() if form == "cold")
+    assert ask(daemon.grpc, away).as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    (process,) = [each["pid"] for each in crowded["workers"] if each["models"] == ["eater/1"]]
+    os.kill(process, signal.SIGKILL)
+    for name in ("one", "other", "eater"):
+        ask(daemon.grpc, name)
+    document = daemon.until(
+        "what went with the process counts no more", lambda it: set(residency(it).values()) == {"resident"}
+    )
+    assert document["residency"]["used_bytes"] < limit
+
+
 def test_a_worker_killed_while_weights_are_evicted_or_paged_in_costs_nobody_an_answer(
     serve: Serve, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.exit_cause import ExitCause
-from appliance.workers.daemon.held_memory import HeldMemory
+from appliance.workers.daemon.held_memory import GROWN_BYTES, HeldMemory
 from appliance.workers.lane import FrameWriter
 from appliance.workers.messages import FromWorker
 from appliance.workers.port import (
@@ -77,6 +77,26 @@ def test_what_models_take_in_one_process_is_told_apart(shared_bench: Bench) -> N
     bench.event(WorkerExited)
 
 
+def test_what_a_model_takes_with_its_runs_is_told_once(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    model = bench.load(worker, fake("eat_memory", bytes=30 << 20))
+    other = bench.load(worker, fake())
+
+    assert bench.pool.grown(worker) == {}
+    for _ in range(2):
+        placed = bench.place([FOUR], [0], capacity=64)
+        bench.run(worker, model, placed)
+        bench.free(placed)
+    told = bench.pool.grown(worker)
+    assert set(told) == {model, other}
+    assert sum(told.values()) == pytest.approx(60 << 20, abs=10 << 20)
+    assert bench.pool.grown(worker) == {}
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
+    assert bench.pool.grown(worker) == {}
+
+
 def test_no_model_has_what_another_took_or_what_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
     holds = {1: 10, 7: 10}
     monkeypatch.setattr("appliance.workers.daemon.held_memory.private_bytes", holds.__getitem__)
@@ -93,3 +113,23 @@ def test_no_model_has_what_another_took_or_what_came_between(monkeypatch: pytest
     memory.left(100)
     assert memory.took(300, fake(), much) == 150
     assert memory.took(300, replace(fake(), device=ON_CUDA), much) == much
+
+
+def test_growth_is_told_from_a_few_pages_and_shared_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = {1: 10, 7: 10}
+    monkeypatch.setattr("appliance.workers.daemon.held_memory.private_bytes", holds.__getitem__)
+    memory = HeldMemory()
+    memory.begin(7, zygote=1)
+    holds[7] = 10 + GROWN_BYTES
+    assert memory.grown() == {}, "there is no model yet"
+    for model in (100, 200):
+        memory.weigh()
+        holds[7] += 50
+        assert memory.took(model, fake(), 50) == 50
+    assert memory.grown() == {100: 50 + GROWN_BYTES // 2, 200: 50 + GROWN_BYTES // 2}
+    holds[7] += GROWN_BYTES - 1
+    assert memory.grown() == {}
+    holds[7] += 1
+    assert memory.grown() == {100: 50 + GROWN_BYTES, 200: 50 + GROWN_BYTES}
+    memory.left(100)
+    assert memory.grown() == {200: 100 + 2 * GROWN_BYTES}, "its process did not give it back"
