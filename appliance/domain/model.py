@@ -149,7 +149,8 @@ class ModelVersion:
     """One version of one model as it is served.
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
-    ``batching`` is None when requests are never merged. ``device`` is what it asks for. ``labels`` maps an output name
+    ``batching`` is None when requests are never merged; ``rows_assumed``: that they may be is read off the graph's
+    dimensions, and nobody said it. ``device`` is what it asks for. ``labels`` maps an output name
     to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
     name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
     lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
@@ -181,6 +182,7 @@ class ModelVersion:
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int = 0
     batching: Batching | None = None
+    rows_assumed: bool = False
     instance_count: int = 1
     device: DeviceWish = ON_CPU
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -38,6 +38,10 @@ from appliance.telemetry.snapshot import (
 
 RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
 """Why workers end that are started again."""
+MIXED_ROWS: Final = (
+    "its requests are not merged: rows that run together change one another's answers, so that the free first "
+    "dimension is no batch; where that is so, max_batch_size: 0 in config.pbtxt says it"
+)
 
 
 def version_status(
@@ -88,11 +92,16 @@ def version_status(
         untried=remark_text(untried) if untried is not None else "",
         notes=(
             *served.model.notes,
-            *filter(None, (served.unbuilt, served.placed.uncaptured, served.placed.note)),
+            *filter(None, (served.unbuilt, served.placed.uncaptured, served.placed.note, _mixed(served))),
         ),
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
+
+
+def _mixed(served: Served) -> str:
+    """Why its requests run one by one, "" where they do not."""
+    return MIXED_ROWS if served.placed.mixes else ""
 
 
 def _is_homeless(served: Served) -> bool:
