@@ -87,6 +87,12 @@ _SHARED_SCALE_OPERATORS: Final = frozenset(
 )
 """Operators that round all rows of a batch to one scale, so that rows change one another's answers a little."""
 
+_ZIP_MAP: Final = ("ai.onnx.ml", "ZipMap")
+_OF_ZIP_MAP: Final = (
+    ", which ZipMap makes of probabilities",
+    ": convert the model anew without ZipMap (zipmap=False of onnxmltools, options={'zipmap': False} of skl2onnx)",
+)
+
 Pair = tuple[GraphPort, TensorConfig | None]
 
 
@@ -109,7 +115,7 @@ def agree(
     inputs = request_inputs(graph)
     optional = {port.name for port in inputs} & graph.initializers
     for side, ports in (("input", inputs), ("output", graph.outputs)):
-        check_ports(side, ports, graph_place, findings)
+        check_ports(side, ports, graph_place, findings, zips=_ZIP_MAP in graph.operators)
     wanted_inputs = _pairs("input", inputs, config.inputs, findings)
     wanted_outputs = _pairs("output", graph.outputs, config.outputs, findings)
     _check_left_out(config, wanted_inputs, inputs, optional, findings)
@@ -361,9 +367,11 @@ def request_inputs(graph: GraphSummary) -> tuple[GraphPort, ...]:
     return tuple(port for port in graph.inputs if port.name not in graph.initializers)
 
 
-def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: Findings) -> None:
+def check_ports(
+    side: str, ports: Sequence[GraphPort], place: Place, findings: Findings, *, zips: bool = False
+) -> None:
     """Things that no configuration can mend: kinds and types the wire does not have, names missing or given
-    twice."""
+    twice. ``zips``: the graph makes sequences of maps of probabilities."""
     seen: set[str] = set()
     for port in ports:
         if not port.name:
@@ -375,9 +383,10 @@ def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: F
             name = shown_names((port.name,), 1)
             findings.problem(place, f"{side} {name} has a name of more than {NAME_BYTES_MAX} bytes")
         if port.kind is not PortKind.TENSOR:
-            findings.problem(
-                place, f"{side} '{port.name}' is {_KIND_NAMES[port.kind]}; only tensors can be served"
-            )
+            zipped = zips and side == "output" and port.kind is PortKind.SEQUENCE
+            origin, remedy = _OF_ZIP_MAP if zipped else ("", "")
+            text = f"is {_KIND_NAMES[port.kind]}{origin}; only tensors can be served{remedy}"
+            findings.problem(place, f"{side} '{port.name}' {text}")
         elif port.element_type not in _WIRE_TYPES:
             name = _OTHER_TYPES.get(port.element_type, f"the unknown type {port.element_type}")
             findings.problem(place, f"{side} '{port.name}' has {name}, which the protocol cannot carry")

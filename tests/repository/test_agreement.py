@@ -158,6 +158,23 @@ def test_values_that_are_no_tensors_are_refused(read_model: ReadModel, name: str
     assert "only tensors can be served" in problem.text
 
 
+def test_probabilities_in_maps_name_what_to_export_anew(read_model: ReadModel) -> None:
+    """What converters of scikit-learn and LightGBM put behind a classifier unless they are told not to."""
+    nodes = [
+        helper.make_node("ZipMap", ["x"], ["p"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+        helper.make_node("Identity", ["x"], ["y"]),
+    ]
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    )
+    outputs = [port("y", ["n", 2]), helper.make_value_info("p", maps)]
+    problem = only_problem(read_model(graph=model_of([port("x", ["n", 2])], outputs, nodes)))
+    assert problem.text == (
+        "output 'p' is a sequence, which ZipMap makes of probabilities; only tensors can be served: convert the model "
+        "anew without ZipMap (zipmap=False of onnxmltools, options={'zipmap': False} of skl2onnx)"
+    )
+
+
 def _twice(value: ValueInfoProto) -> list[ValueInfoProto]:
     return [value, value]
 
