@@ -385,8 +385,8 @@ def check_ports(
         if port.kind is not PortKind.TENSOR:
             zipped = zips and side == "output" and port.kind is PortKind.SEQUENCE
             origin, remedy = _OF_ZIP_MAP if zipped else ("", "")
-            text = f"is {_KIND_NAMES[port.kind]}{origin}; only tensors can be served{remedy}"
-            findings.problem(place, f"{side} '{port.name}' {text}")
+            kind = f"{_KIND_NAMES[port.kind]}{origin}"
+            findings.problem(place, f"{side} '{port.name}' is {kind}; only tensors can be served{remedy}")
         elif port.element_type not in _WIRE_TYPES:
             name = _OTHER_TYPES.get(port.element_type, f"the unknown type {port.element_type}")
             findings.problem(place, f"{side} '{port.name}' has {name}, which the protocol cannot carry")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
@@ -58,10 +59,10 @@ def _beside_source(job: EquivalenceJob, after: Runner, runtime: Runtime, progres
         progress(seed, ROUNDS, "a random request")
         inputs = _inputs(packed, seed)
         wanted = _outcome(before, inputs)
-        if wanted != _outcome(after, inputs):
+        if _comparable(wanted) != _comparable(_outcome(after, inputs)):
             return Equivalence(differs=_difference("answers a random request with other bytes"))
-        if isinstance(wanted, str):
-            refusal = wanted
+        if isinstance(wanted, ApplianceError):
+            refusal = str(wanted)
         else:
             answered += 1
     unproven = "" if answered else f"the source answers no random request: {refusal[:SHOWN_MAX]}"
@@ -100,11 +101,11 @@ def _box_refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy |
     """Why a box would not serve it, and what to do."""
     text = f"a box would refuse it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
     if far is None or not far.absolute:  # what must be equal has no difference
-        return f"{text}; {REMEDY.format('OUTPUT' if far is None else far.output)}"
+        return f"{text}; {REMEDY.format('OUTPUT' if far is None else quote(far.output))}"
     largest = f"{far.absolute:.9g}" if isfinite(far.absolute) else "without bound"
     return (
         f"{text}; the largest difference of '{far.output}' over all cases is {largest}, where its tolerance allows "
-        f"{far.limit}; {REMEDY.format(far.output)}"
+        f"{far.limit}; {REMEDY.format(quote(far.output))}"
     )
 
 
@@ -135,9 +136,14 @@ def _inputs(version: ModelVersion, seed: int) -> Inputs:
     return random_inputs(version, min(FREE_DIMENSION, version.max_batch_size), shapes, seed)
 
 
-def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | str:
-    """The answer, or what kind of failure there is in its place: texts of runtimes name files."""
+def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | ApplianceError:
+    """The answer, or the failure in its place."""
     try:
         return runner.answer(inputs)
     except ApplianceError as error:
-        return type(error).__name__
+        return error
+
+
+def _comparable(outcome: tuple[Answer, ...] | ApplianceError) -> tuple[Answer, ...] | type[ApplianceError]:
+    """Of a failure its kind: texts of runtimes name files."""
+    return type(outcome) if isinstance(outcome, ApplianceError) else outcome
