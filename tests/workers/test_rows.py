@@ -85,6 +85,17 @@ def test_other_free_dimensions_are_made_up(shared_bench: Bench, tmp_path: Path) 
     assert not mixes(shared_bench, tmp_path, [node("Neg", ["x"], ["y"])], row=(-1, 4))
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_size_that_a_trace_has_fixed_is_found(shared_bench: Bench, tmp_path: Path, size: int) -> None:
+    """Exporters that trace name a dimension free and write the size that they saw into a Reshape."""
+    traced = [
+        node("Constant", [], ["shape"], value=constant("", np.array([0, size, 4], np.int64))),
+        node("Reshape", ["x", "shape"], ["whole"]),
+        node("CumSum", ["whole", "axis"], ["y"]),
+    ]
+    assert mixes(shared_bench, tmp_path, [*traced], row=(-1, 4))
+
+
 def test_a_model_that_takes_no_made_up_request_is_not_refused(shared_bench: Bench, tmp_path: Path) -> None:
     seven = [
         node("Constant", [], ["shape"], value=constant("", np.array([-1, 7, 3], np.int64))),

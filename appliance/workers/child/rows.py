@@ -20,8 +20,9 @@ from appliance.workers.child.proof import run_nowhere
 from appliance.workers.child.tensors import Tensor, lay_out
 
 ROWS: Final = 3
-FREE_SIZES: Final = (4, 32)
-"""What other free dimensions are tried with: as for a short sequence, and as for a small picture."""
+FREE_SIZES: Final = (4, 1, 2, 32)
+"""What other free dimensions are tried with until one is taken: as for a short sequence, as in traces of one or two
+examples, and as for a small picture."""
 REQUEST_BYTES_MAX: Final = 64 << 20
 SLOW_NS: Final = 500_000_000
 """Where the first values took so long, others are not tried."""
