@@ -87,7 +87,7 @@ class Rig(WithoutMemory):
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        mixes = wish.probe and self.mixes
+        mixes = self.mixes if wish.probe else None
         self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1, mixes=mixes))
 
     def evict_weights(self, worker: int, model: int) -> None:

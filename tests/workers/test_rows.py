@@ -11,17 +11,18 @@ import pytest
 from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
-from appliance.workers.port import ModelLoaded, WorkerExited
+from appliance.workers.port import ModelLoaded, WeightsPagedIn, WorkerExited
 from models.generators.graph import Node, constant, model_bytes, node, tensor_port
 from tests.workers.bench import Bench, spec, version_of
 
 AXIS = constant("axis", np.array(0, np.int64))
+PROBE = LoadWish(probe=True)
 HALF = constant("half", np.random.default_rng(3).random((4, 4), np.float32))
 
 
 def mixes(
-    bench: Bench, root: Path, nodes: list[Node], row: tuple[int, ...] = (4,), probe: bool = True
-) -> bool:
+    bench: Bench, root: Path, nodes: list[Node], row: tuple[int, ...] = (4,), wish: LoadWish = PROBE
+) -> bool | None:
     """What a worker says that loads the graph from ``x`` to ``y``, whose rows are ``row`` (-1: free)."""
     dims = ["n", *(f"d{axis}" if size == -1 else size for axis, size in enumerate(row))]
     model = model_bytes(
@@ -36,8 +37,10 @@ def mixes(
     side = [spec("x", Datatype.FP32, *row)], [spec("y", Datatype.FP32, *row)]
     version = replace(version_of(path, *side), max_batch_size=8, batching=Batching(), rows_assumed=True)
     worker = bench.start()
-    bench.call(bench.pool.load, worker, 100, version, LoadWish(probe=probe))
+    bench.call(bench.pool.load, worker, 100, version, wish)
     loaded = bench.event(ModelLoaded)
+    if wish.early:
+        bench.event(WeightsPagedIn)
     bench.call(bench.pool.stop, worker)
     bench.event(WorkerExited)
     return loaded.mixes
@@ -104,5 +107,12 @@ def test_a_model_that_takes_no_made_up_request_is_not_refused(shared_bench: Benc
     assert not mixes(shared_bench, tmp_path, seven, row=(7, -1))
 
 
+def test_a_load_that_serves_before_its_weights_are_there_does_not_wait_for_them(
+    shared_bench: Bench, tmp_path: Path
+) -> None:
+    nodes = [node("Softmax", ["x"], ["y"], axis=0)]
+    assert mixes(shared_bench, tmp_path, nodes, wish=LoadWish(probe=True, quick=True)) is None
+
+
 def test_it_is_looked_at_only_where_that_is_asked_for(shared_bench: Bench, tmp_path: Path) -> None:
-    assert not mixes(shared_bench, tmp_path, [node("Softmax", ["x"], ["y"], axis=0)], probe=False)
+    assert mixes(shared_bench, tmp_path, [node("Softmax", ["x"], ["y"], axis=0)], wish=LoadWish()) is None

@@ -234,7 +234,8 @@ class InstanceGroups:
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.placed.load_ns, served.placed.progress, served.placed.note = event.load_ns, None, event.note
-        served.placed.mixes = bool(served.placed.mixes) or event.mixes
+        if event.mixes is not None:
+            served.placed.mixes = event.mixes or bool(served.placed.mixes)
         return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:

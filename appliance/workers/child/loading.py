@@ -137,7 +137,7 @@ class _Measured(NamedTuple):
 
     seeds: tuple[tuple[int, int], ...]
     assessment: Assessment | None
-    mixes: bool
+    mixes: bool | None
 
 
 class Loader:
@@ -349,7 +349,8 @@ def _measured(proven: _Proven, manner: _Manner) -> _Measured:
         least = PASSES_MIN if wish.assess else 1
         passes = () if wish.quick else measure_passes(proven.model, least)
         assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
-        mixes = wish.probe and mixes_rows(proven.model)
+        tried = wish.probe and not wish.early and proven.model.session.measurable
+        mixes = mixes_rows(proven.model) if tried else None
     except BaseException:
         proven.model.session.close()
         raise

@@ -35,8 +35,6 @@ _Row = tuple[Values, ...]
 
 def mixes_rows(model: LoadedModel) -> bool:
     """Whether a row was seen to be answered otherwise in a batch than alone; false where that cannot be tried."""
-    if not model.session.measurable:
-        return False
     fixed = not any(FREE in spec.shape for spec in model.version.inputs)
     for free_size in FREE_SIZES[:1] if fixed else FREE_SIZES:
         try:
