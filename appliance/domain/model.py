@@ -34,6 +34,11 @@ def run_timeout_problem(said: str) -> str:
 
 ENGINE_RUNTIMES = frozenset({"tensorrt"})
 """Runtimes that have a packed form of any version, not of those alone that have a file of weights: an engine."""
+MIXED_ROWS = (
+    "its requests are not merged: rows that run together change one another's answers, so that the free first "
+    "dimension is no batch; where that is so, max_batch_size: 0 in config.pbtxt says it"
+)
+"""Why requests run one by one that the graph alone says may be merged."""
 OWN_WORKER_PARAMETER = "own_worker"
 """The parameter by which a version shares its worker processes with no other."""
 

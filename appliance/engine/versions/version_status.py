@@ -13,7 +13,7 @@ from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.assessment import Assessment
 from appliance.domain.exit_cause import ExitCause
-from appliance.domain.model import VersionState
+from appliance.domain.model import MIXED_ROWS, VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import (
@@ -38,10 +38,6 @@ from appliance.telemetry.snapshot import (
 
 RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
 """Why workers end that are started again."""
-MIXED_ROWS: Final = (
-    "its requests are not merged: rows that run together change one another's answers, so that the free first "
-    "dimension is no batch; where that is so, max_batch_size: 0 in config.pbtxt says it"
-)
 
 
 def version_status(

@@ -20,6 +20,7 @@ from appliance.tools.evaluation.runner import Answer, Runner
 from appliance.tools.evaluation.trial import placed
 from appliance.tools.subject import find_subject
 from appliance.workers.child.proof import open_golden, run_golden
+from appliance.workers.child.rows import mixes_rows
 
 ROUNDS: Final = 3
 FREE_DIMENSION: Final = 2
@@ -41,7 +42,8 @@ def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> 
     except ApplianceError as error:
         return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
     found = _beside_source(job, after, runtime, progress)
-    found = replace(found, device=str(after.version.device), configured=str(packed.device))
+    mixes = after.version.rows_assumed and mixes_rows(after.loaded)
+    found = replace(found, device=str(after.version.device), configured=str(packed.device), mixes=mixes)
     return found if found.differs else _beside_golden(found, after, progress)
 
 
