@@ -231,6 +231,14 @@ def test_a_model_without_products_has_no_such_variant(method: str, tmp_path: Pat
         make_variant(str(source), method, str(tmp_path / "t.onnx"), [{"x": np.zeros((1, 4), np.float32)}])
 
 
+@pytest.mark.parametrize("method", ["int8-dynamic", "int8-static", "int4"])
+def test_a_set_of_operators_that_is_named_twice_is_one(source: Path, method: str, tmp_path: Path) -> None:
+    """As the converter of scikit-learn's models names it."""
+    model = onnx.load(source)
+    model.opset_import.append(model.opset_import[0])
+    assert made(write(tmp_path / "twice.onnx", model), method, tmp_path).exists()
+
+
 def test_a_model_without_numbers_has_no_half_precision(tmp_path: Path) -> None:
     """Its variant would be the model itself, under another number."""
     kind = TensorProto.STRING

@@ -225,7 +225,7 @@ def _prepared(source: str) -> Any:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 
-    whole = _without_shapes(onnx.load(source))
+    whole = _with_sets_once(_without_shapes(onnx.load(source)))
     if whole.ByteSize() > INLINE_BYTES_MAX:
         raise ArtefactError(
             f"has more than {INLINE_BYTES_MAX} bytes, which the quantiser does not take in one file"
@@ -234,12 +234,20 @@ def _prepared(source: str) -> Any:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
         onnx.save(whole, inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        model = _without_shapes(onnx.load(path))
+        model = _with_sets_once(_without_shapes(onnx.load(path)))
     version = _opset(model)
     if version < QDQ_OPSET_MIN:
         raise ArtefactError(
             f"the model is of operator set {version}; quantising needs {QDQ_OPSET_MIN}: export it anew"
         )
+    return model
+
+
+def _with_sets_once(model: Any) -> Any:
+    """The model with each set of operators named once: the quantiser takes no other, and converters name some twice."""
+    sets = {(each.domain, each.version): each for each in model.opset_import}
+    del model.opset_import[:]
+    model.opset_import.extend(sets.values())
     return model
 
 
