@@ -29,6 +29,8 @@ QDQ_OPSET_MIN: Final = 13
 STATIC_OPERATORS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "Relu")
 """Where the time goes. Elementwise operators gain little and lose much, and some of them break with a scale for each
 channel."""
+FLOAT_OPERATORS: Final = ("FeatureVectorizer", "LinearRegressor", "Normalizer", "Scaler")
+"""Operators of ai.onnx.ml whose one output is of FP32, whatever goes in."""
 FLOAT8_OPERATORS: Final = ("Conv", "Gemm", "MatMul")
 FLOAT8_IR_MIN: Final = 9
 
@@ -234,7 +236,7 @@ def _prepared(source: str) -> Any:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
         onnx.save(whole, inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        model = _with_sets_once(_without_shapes(onnx.load(path)))
+        model = _with_types_of_ml(_with_sets_once(_without_shapes(onnx.load(path))))
     version = _opset(model)
     if version < QDQ_OPSET_MIN:
         raise ArtefactError(
@@ -248,6 +250,20 @@ def _with_sets_once(model: Any) -> Any:
     sets = {(each.domain, each.version): each for each in model.opset_import}
     del model.opset_import[:]
     model.opset_import.extend(sets.values())
+    return model
+
+
+def _with_types_of_ml(model: Any) -> Any:
+    """The model with the types of what FLOAT_OPERATORS give: nothing infers them, and the quantiser leaves alone what
+    follows, or stops there."""
+    from onnx import TensorProto, helper
+
+    told = {port.name for port in model.graph.output}
+    for node in model.graph.node:
+        if node.domain == "ai.onnx.ml" and node.op_type in FLOAT_OPERATORS and node.output[0] not in told:
+            model.graph.value_info.append(
+                helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)
+            )
     return model
 
 
