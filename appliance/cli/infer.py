@@ -116,7 +116,7 @@ def build_inputs(
     if zero_fill:
         filled = {name: None for name in known if name not in given}
         return tuple(_tensor(known[name], text) for name, text in {**given, **filled}.items())
-    if not given:
+    if specs and not given:
         takes = ", ".join(f"{spec.name} {spec.datatype.wire} {list(spec.shape)}" for spec in specs)
         raise CommandFailed(
             f"no input is given; the model takes {takes}. Give each with --input, or use --zeros"

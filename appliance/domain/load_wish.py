@@ -15,6 +15,7 @@ class LoadWish(NamedTuple):
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
     no seeds; of no effect on weights inside the model file. ``tell``: say on the way how far it is, for people.
+    ``probe``: see whether rows that run together are answered as each is alone, which nobody said of the version.
     ``room_bytes`` is what its session may take of a device with memory of its own; 0: what there is.
 
     Weights are held against their digests, where they have any, beside the loading.
@@ -26,6 +27,7 @@ class LoadWish(NamedTuple):
     quick: bool = False
     tell: bool = False
     room_bytes: int = 0
+    probe: bool = False
 
     @property
     def yields(self) -> bool:

@@ -34,6 +34,11 @@ def run_timeout_problem(said: str) -> str:
 
 ENGINE_RUNTIMES = frozenset({"tensorrt"})
 """Runtimes that have a packed form of any version, not of those alone that have a file of weights: an engine."""
+MIXED_ROWS = (
+    "its requests are not merged: rows that run together change one another's answers, so that the free first "
+    "dimension is no batch; where that is so, max_batch_size: 0 in config.pbtxt says it"
+)
+"""Why requests run one by one that the graph alone says may be merged."""
 OWN_WORKER_PARAMETER = "own_worker"
 """The parameter by which a version shares its worker processes with no other."""
 
@@ -149,7 +154,8 @@ class ModelVersion:
     """One version of one model as it is served.
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
-    ``batching`` is None when requests are never merged. ``device`` is what it asks for. ``labels`` maps an output name
+    ``batching`` is None when requests are never merged; ``rows_assumed``: that they may be is read off the graph's
+    dimensions, and nobody said it. ``device`` is what it asks for. ``labels`` maps an output name
     to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
     name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
     lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
@@ -181,6 +187,7 @@ class ModelVersion:
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int = 0
     batching: Batching | None = None
+    rows_assumed: bool = False
     instance_count: int = 1
     device: DeviceWish = ON_CPU
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

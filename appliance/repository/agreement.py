@@ -6,9 +6,10 @@ contradictions are found. Pure.
 Without a configuration (or with one that gives neither ``max_batch_size`` nor any ``dims``) a model is
 batched when the first dimension of every input and output is one and the same symbol that stands nowhere
 else, or when the graph leaves all of these dimensions open without a name, which is also how Triton completes
-a configuration. Requests of such a model are merged. A configuration that gives ``max_batch_size`` is taken
-at its word: requests are then merged only when it has ``dynamic_batching``. One that gives ``dims`` but no
-``max_batch_size`` means whole shapes: 0.
+a configuration; but not the latter where an operator counts what it finds, as the output may be as long as that.
+Requests of such a model are merged, where a worker does not see rows that change one another's answers. A
+configuration that gives ``max_batch_size`` is taken at its word: requests are then merged only when it has
+``dynamic_batching``. One that gives ``dims`` but no ``max_batch_size`` means whole shapes: 0.
 """
 
 from __future__ import annotations
@@ -79,18 +80,32 @@ _KIND_NAMES: Final = MappingProxyType(
     }
 )
 
+_COUNTING_OPERATORS: Final = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+"""Standard operators whose outputs are as long as what they find."""
+_SHARED_SCALE_OPERATORS: Final = frozenset(
+    {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+)
+"""Operators that round all rows of a batch to one scale, so that rows change one another's answers a little."""
+
+_ZIP_MAP: Final = ("ai.onnx.ml", "ZipMap")
+_OF_ZIP_MAP: Final = (
+    ", which ZipMap makes of probabilities",
+    ": convert the model anew without ZipMap (zipmap=False of onnxmltools, options={'zipmap': False} of skl2onnx)",
+)
+
 Pair = tuple[GraphPort, TensorConfig | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """What is served. Shapes leave out the batch dimension when ``max_batch_size`` > 0; ``batching`` None:
-    requests are never merged."""
+    requests are never merged. ``rows_assumed``: as in ModelVersion, where it can be seen."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int
     batching: Batching | None
+    rows_assumed: bool = False
 
 
 def agree(
@@ -100,14 +115,14 @@ def agree(
     inputs = request_inputs(graph)
     optional = {port.name for port in inputs} & graph.initializers
     for side, ports in (("input", inputs), ("output", graph.outputs)):
-        check_ports(side, ports, graph_place, findings)
+        check_ports(side, ports, graph_place, findings, zips=_ZIP_MAP in graph.operators)
     wanted_inputs = _pairs("input", inputs, config.inputs, findings)
     wanted_outputs = _pairs("output", graph.outputs, config.outputs, findings)
     _check_left_out(config, wanted_inputs, inputs, optional, findings)
     from_graph = config.max_batch_size is None and not _gives_dims(config)
     if from_graph:
         max_batch_size = (
-            default_max_batch if is_batchable(_ports(wanted_inputs), _ports(wanted_outputs)) else 0
+            default_max_batch if _is_batchable(graph, _ports(wanted_inputs), _ports(wanted_outputs)) else 0
         )
     else:
         max_batch_size = config.max_batch_size or 0
@@ -123,6 +138,7 @@ def agree(
         ),
         max_batch_size=max_batch_size,
         batching=_batching(config, max_batch_size, from_graph, findings),
+        rows_assumed=from_graph and batched and config.batching is None and _keeps_rows_apart(graph),
     )
 
 
@@ -330,6 +346,20 @@ def is_batchable(inputs: Sequence[GraphPort], outputs: Sequence[GraphPort]) -> b
     return symbol is None or not any(symbol in (port.dims or ())[1:] for port in (*inputs, *outputs))
 
 
+def _is_batchable(graph: GraphSummary, inputs: Sequence[GraphPort], outputs: Sequence[GraphPort]) -> bool:
+    """Whether requests may be merged, as far as the graph tells: dimensions without a name say less where an operator
+    counts what it finds."""
+    if not is_batchable(inputs, outputs):
+        return False
+    named = (outputs[0].dims or (None,))[0] is not None
+    return named or not any(("", name) in graph.operators for name in _COUNTING_OPERATORS)
+
+
+def _keeps_rows_apart(graph: GraphSummary) -> bool:
+    """Whether rows that run together may be held against rows that run alone: no operator rounds them together."""
+    return not any(name in _SHARED_SCALE_OPERATORS for _, name in graph.operators)
+
+
 def request_inputs(graph: GraphSummary) -> tuple[GraphPort, ...]:
     """Inputs a request may give: weights that an old file lists among them are left out."""
     if graph.ir_version >= INITIALIZERS_ARE_CONSTANT_BELOW:
@@ -337,9 +367,11 @@ def request_inputs(graph: GraphSummary) -> tuple[GraphPort, ...]:
     return tuple(port for port in graph.inputs if port.name not in graph.initializers)
 
 
-def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: Findings) -> None:
+def check_ports(
+    side: str, ports: Sequence[GraphPort], place: Place, findings: Findings, *, zips: bool = False
+) -> None:
     """Things that no configuration can mend: kinds and types the wire does not have, names missing or given
-    twice."""
+    twice. ``zips``: the graph makes sequences of maps of probabilities."""
     seen: set[str] = set()
     for port in ports:
         if not port.name:
@@ -351,9 +383,10 @@ def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: F
             name = shown_names((port.name,), 1)
             findings.problem(place, f"{side} {name} has a name of more than {NAME_BYTES_MAX} bytes")
         if port.kind is not PortKind.TENSOR:
-            findings.problem(
-                place, f"{side} '{port.name}' is {_KIND_NAMES[port.kind]}; only tensors can be served"
-            )
+            zipped = zips and side == "output" and port.kind is PortKind.SEQUENCE
+            origin, remedy = _OF_ZIP_MAP if zipped else ("", "")
+            kind = f"{_KIND_NAMES[port.kind]}{origin}"
+            findings.problem(place, f"{side} '{port.name}' is {kind}; only tensors can be served{remedy}")
         elif port.element_type not in _WIRE_TYPES:
             name = _OTHER_TYPES.get(port.element_type, f"the unknown type {port.element_type}")
             findings.problem(place, f"{side} '{port.name}' has {name}, which the protocol cannot carry")

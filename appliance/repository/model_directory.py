@@ -344,6 +344,7 @@ class _VersionReader:
             outputs=agreement.outputs,
             max_batch_size=agreement.max_batch_size,
             batching=agreement.batching,
+            rows_assumed=agreement.rows_assumed,
             instance_count=config.instances.count,
             device=config.instances.device,
             labels=labels,

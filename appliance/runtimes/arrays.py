@@ -15,6 +15,8 @@ from appliance.domain.tensor import FLOATS, Datatype, element_count, encode_byte
 
 PLAIN_VALUES_MAX: Final = 64
 RANDOM_SEED: Final = 7
+LEAST_APART: Final = 1e-6
+"""Where all is nearly zero, what is no more than this is none."""
 
 
 def decode_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -48,9 +50,15 @@ def encode_strings(array: NDArray[Any]) -> bytes:
     return encode_bytes(str(element).encode() for element in array.reshape(-1))
 
 
-def random_tensor(datatype: Datatype, count: int) -> bytes:
-    """Fractions below one, integers 0 and 1 (valid in vocabularies and masks), strings of eight digits."""
+def random_tensor(datatype: Datatype, count: int, *, centred: bool = False) -> bytes:
+    """Fractions below one, ``centred`` from minus one on; integers 0 and 1 (valid in vocabularies and masks), strings
+    of eight digits."""
     generator = np.random.default_rng(RANDOM_SEED)
+    if centred and datatype in FLOATS:
+        values = generator.random(count, np.float32) * 2 - 1
+        if datatype is Datatype.BF16:
+            return (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+        return values.astype(f"<f{datatype.size}").tobytes()
     if datatype is Datatype.BYTES:
         return encode_bytes(f"{number:08d}".encode() for number in generator.integers(0, 10**8, count))
     if datatype is Datatype.BF16:
@@ -69,6 +77,21 @@ def numpy_difference(found: Values, right: Values, tolerance: Tolerance) -> Diff
     if right.datatype not in FLOATS:
         return _of_integers(_integers(found), _integers(right))
     return _of_floats(_floats(found), _floats(right), tolerance)
+
+
+def far_apart(found: Values, right: Values, share: float) -> bool:
+    """Whether other values than rounding makes: floats that are off by more than ``share`` of the largest, or in other
+    places no numbers, and anything else that is not equal."""
+    if form_reason(found, right) is not None:
+        return True
+    if right.datatype not in FLOATS:
+        return bytes(found.raw) != bytes(right.raw)
+    one, other = _floats(found), _floats(right)
+    finite = np.isfinite(other)
+    if not np.array_equal(finite, np.isfinite(one)):
+        return True
+    largest = np.abs(other[finite]).max(initial=0.0)
+    return bool(np.abs(one[finite] - other[finite]).max(initial=0.0) > share * largest + LEAST_APART)
 
 
 def strain(found: Values, right: Values, tolerance: Tolerance) -> float:

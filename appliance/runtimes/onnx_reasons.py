@@ -15,6 +15,7 @@ STANDARD_DOMAIN: Final = "ai.onnx"
 _UNKNOWN_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
 _UNKNOWN_FUNCTION: Final = re.compile(r"error: ([^\s:]*):(\S+?)\(-?\d+\) is not a registered function/op")
 
+_LACKING_LOCALE: Final = re.compile(r"Failed to construct locale with name:([^\s:]{1,100}):")
 _LATE_FORMAT: Final = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _LATE_OPERATORS: Final = re.compile(
     r"Opset (\d+) is under development.{0,500}official support for domain (\S+) is till opset (\d+)",
@@ -32,7 +33,7 @@ def load_reason(path: str, problem: Exception, release: str) -> str:
     lie, which means nothing to a client, and for what it is too old for, where they do not say what to do."""
     folder = os.path.dirname(path)
     reason = runtime_reason(problem).replace(f"{folder}/", "").replace(folder, os.path.basename(folder))
-    return unsupported_reason(problem, release) or reason
+    return unsupported_reason(problem, release) or _locale_problem(reason) or reason
 
 
 def unsupported_reason(problem: Exception, release: str) -> str:
@@ -40,6 +41,17 @@ def unsupported_reason(problem: Exception, release: str) -> str:
     for another reason that it does not."""
     reason = runtime_reason(problem)
     return _too_new_problem(reason, release) or _operator_problem(reason, release)
+
+
+def _locale_problem(reason: str) -> str:
+    """What is to be done about a model that changes the case of texts as is usual elsewhere; "" where that is not the
+    reason. Where it names no locale, ONNX Runtime asks for that of the USA."""
+    if lacking := _LACKING_LOCALE.search(reason):
+        return (
+            f"StringNormalizer asks for the locale '{lacking[1]}', which this machine does not have; bring it (on "
+            "Debian with the package locales-all, or localedef), or export the model with the locale C.UTF-8"
+        )
+    return ""
 
 
 def _too_new_problem(reason: str, release: str) -> str:

@@ -161,6 +161,7 @@ def _alone(path: Path, settings: RepositoryConfig) -> Subject:
         outputs=agreement.outputs,
         max_batch_size=agreement.max_batch_size,
         batching=agreement.batching,
+        rows_assumed=agreement.rows_assumed,
         model_file=path.name,
         golden=golden[0].path if golden else "",
     )

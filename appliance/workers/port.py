@@ -148,7 +148,8 @@ class ModelLoaded(NamedTuple):
     the pool believes as far as it sees it. ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what
     evicting its weights gives back, 0 when that cannot be done. ``packed``: it runs from the packed form that was built
     on this box. ``device_bytes`` is what its session holds of a device with memory of its own (0: it has none, or the
-    runtime does not know). ``note`` is what people are to know of how it runs, "" for nothing."""
+    runtime does not know). ``note`` is what people are to know of how it runs, "" for nothing. ``mixes``: whether
+    rows that ran together were seen to change one another's answers, None where nobody looked."""
 
     worker: int
     model: int
@@ -160,6 +161,7 @@ class ModelLoaded(NamedTuple):
     packed: bool = False
     device_bytes: int = 0
     note: str = ""
+    mixes: bool | None = None
 
 
 class ModelRefused(NamedTuple):

@@ -15,8 +15,11 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.infer import build_inputs
 from appliance.cli.main import main
 from appliance.cli.oip_client import Reply
+from appliance.domain.errors import ArtefactError
 from appliance.domain.inference import OutputTensor
 from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.tools.evaluation.inputs import random_inputs
+from tests.domain.sample import make_version
 
 if TYPE_CHECKING:
     from tests.appliance_process import ApplianceProcess
@@ -77,6 +80,17 @@ def test_an_answer_with_control_characters_in_its_names(capsys: pytest.CaptureFi
 def test_an_inputs_name_may_hold_what_parts_it_from_its_value(word: str, name: str) -> None:
     (given,) = build_inputs("m", ODD_INPUTS, [word], zero_fill=False)
     assert given.name == name
+
+
+def test_a_model_without_inputs_is_asked_without_any() -> None:
+    assert build_inputs("m", [], [], zero_fill=False) == ()
+
+
+@pytest.mark.parametrize(("name", "said"), [("x", "--shape x=N,4"), ("my x", "--shape 'my x=N,4'")])
+def test_what_is_told_to_give_can_be_copied_whatever_an_input_is_called(name: str, said: str) -> None:
+    spec = TensorSpec(name=name, datatype=Datatype.FP32, shape=(-1, 4))
+    with pytest.raises(ArtefactError, match=f"give {said} with"):
+        random_inputs(make_version(inputs=(spec,)), 1, {}, seed=1)
 
 
 def test_what_follows_an_inputs_name_is_its_value() -> None:

@@ -16,7 +16,7 @@ from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.domain.golden import GoldenSet, encode_golden, read_golden, read_tensors, write_golden
 from appliance.domain.manifest import LatencyPromise
-from tests.package.onnx_models import layers
+from tests.package.onnx_models import layers, model
 from tests.tools.models import tiled_model, write
 
 Capture = pytest.CaptureFixture[str]
@@ -118,7 +118,8 @@ def test_a_model_that_takes_no_random_request_is_proven_on_its_golden_set(
     write(home / "1" / "model.onnx", tiled_model())
     assert pack(home) == Exit.OK
     said = capsys.readouterr().out
-    assert "proof      none: the source answers no random request; a golden set" in said
+    assert "proof      none: the source answers no random request: " in said
+    assert "a golden set of requests that it does answer is asked as well" in said
     assert main(["model", "golden", str(home), "--input", "[1, 2, 3, 4, 5]"]) == Exit.OK
     capsys.readouterr()
     assert pack(home) == Exit.OK
@@ -254,3 +255,17 @@ def test_a_set_of_an_older_making_that_does_not_fit_is_told_where_it_is(
         assert len(lines) == 2, said
         assert all(line.startswith(f"{place}: case 'random-1' ") for line in lines), said
         assert all(line.endswith(" (1 more case alike)") for line in lines), said
+
+
+def test_rows_that_change_one_another_are_told_before_a_box_sees_them(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """A box does not merge their requests; who packs it can say whether the first dimension is a batch."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    apart, together = (helper.make_node("Softmax", ["x"], ["y"], axis=axis) for axis in (1, 0))
+    for node, told_of in ((apart, False), (together, True)):
+        onnx.save(model([node], []), tmp_path / "m" / "1" / "model.onnx")
+        assert pack(tmp_path / "m") == Exit.OK
+        assert ("its requests are not merged: rows that run together" in capsys.readouterr().out) is told_of
+        assert pack(tmp_path / "m", "--json") == Exit.OK
+        assert told(capsys)["rows_mix"] is told_of

@@ -25,9 +25,11 @@ from tests.workers.without_memory import WithoutMemory
 
 class Rig(WithoutMemory):
     """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched.
-    ``seeds``: what workers say that they measured when they loaded it."""
+    ``seeds``: what workers say that they measured when they loaded it. ``mixes``: that its rows change one another's
+    answers, to those that are asked."""
 
     seeds: tuple[tuple[int, int], ...] = ()
+    mixes = False
 
     def __init__(
         self,
@@ -85,7 +87,8 @@ class Rig(WithoutMemory):
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1))
+        mixes = self.mixes if wish.probe else None
+        self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1, mixes=mixes))
 
     def evict_weights(self, worker: int, model: int) -> None:
         self.engine.pool_event(port.WeightsEvicted(worker, model, 1))

@@ -158,6 +158,23 @@ def test_values_that_are_no_tensors_are_refused(read_model: ReadModel, name: str
     assert "only tensors can be served" in problem.text
 
 
+def test_probabilities_in_maps_name_what_to_export_anew(read_model: ReadModel) -> None:
+    """What converters of scikit-learn and LightGBM put behind a classifier unless they are told not to."""
+    nodes = [
+        helper.make_node("ZipMap", ["x"], ["p"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+        helper.make_node("Identity", ["x"], ["y"]),
+    ]
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    )
+    outputs = [port("y", ["n", 2]), helper.make_value_info("p", maps)]
+    problem = only_problem(read_model(graph=model_of([port("x", ["n", 2])], outputs, nodes)))
+    assert problem.text == (
+        "output 'p' is a sequence, which ZipMap makes of probabilities; only tensors can be served: convert the model "
+        "anew without ZipMap (zipmap=False of onnxmltools, options={'zipmap': False} of skl2onnx)"
+    )
+
+
 def _twice(value: ValueInfoProto) -> list[ValueInfoProto]:
     return [value, value]
 
@@ -222,3 +239,33 @@ def test_a_runtime_that_is_off_is_refused(read_model: ReadModel) -> None:
     found = read_model('backend: "onnxruntime"', runtimes=("fake",))
     assert only_problem(found).text == "'onnxruntime' is not enabled; enabled are: fake"
     assert not read_model(runtimes=("fake",)).servable
+
+
+@pytest.mark.parametrize("operator", ["NonZero", "Unique", "NonMaxSuppression", "Compress"])
+@pytest.mark.parametrize(("first", "batched"), [(None, False), ("n", True)])
+def test_dimensions_without_a_name_are_no_batch_where_an_operator_counts(
+    read_model: ReadModel, operator: str, first: str | None, batched: bool
+) -> None:
+    """The output is as long as what was found, and no name says otherwise."""
+    nodes = [helper.make_node(operator, ["x"], ["found"]), helper.make_node("Identity", ["x"], ["y"])]
+    graph = model_of([port("x", [first, 4])], [port("y", [first, 2])], nodes)
+    assert (served(read_model(graph=graph)).max_batch_size > 0) is batched
+
+
+@pytest.mark.parametrize(
+    ("config", "operator", "assumed"),
+    [
+        ("", "Neg", True),
+        ("dynamic_batching { }", "Neg", False),
+        ("max_batch_size: 8 dynamic_batching { }", "Neg", False),
+        ("max_batch_size: 0", "Neg", False),
+        ("", "DynamicQuantizeLinear", False),
+    ],
+)
+def test_who_says_that_rows_stand_alone(
+    read_model: ReadModel, config: str, operator: str, assumed: bool
+) -> None:
+    """The graph's dimensions alone, unless the configuration does; and where rows are rounded together on purpose, it
+    is not looked at."""
+    graph = model_of([port("x", ["n", 4])], [port("y", ["n", 4])], [helper.make_node(operator, ["x"], ["y"])])
+    assert served(read_model(config, graph=graph)).rows_assumed is assumed

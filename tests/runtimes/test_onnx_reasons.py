@@ -140,5 +140,23 @@ def test_an_operator_that_is_not_known_is_named() -> None:
     )
 
 
+def test_a_locale_that_the_machine_lacks_is_named_with_what_brings_it(tmp_path: Path) -> None:
+    """As text classifiers need one; what came later may pass with it."""
+    model = model_bytes(
+        "upper",
+        [node("StringNormalizer", ["x"], ["y"], case_change_action="UPPER", locale="xx_XX.UTF-8")],
+        inputs=[tensor_port("x", "BYTES", ["n"])],
+        outputs=[tensor_port("y", "BYTES", ["m"])],
+    )
+    (tmp_path / "model.onnx").write_bytes(model)
+    ports = [spec("x", Datatype.BYTES, -1)], [spec("y", Datatype.BYTES, -1)]
+    problem = refusal_of(version_of(tmp_path / "model.onnx", *ports))
+    assert not isinstance(problem, UnsupportedModel)
+    assert str(problem).endswith(
+        "StringNormalizer asks for the locale 'xx_XX.UTF-8', which this machine does not have; bring it (on "
+        "Debian with the package locales-all, or localedef), or export the model with the locale C.UTF-8"
+    )
+
+
 def test_other_words_are_kept_but_for_the_place() -> None:
     assert load_reason("/m/1/model.onnx", Exception("/m/1/model.onnx is odd"), "1.2.3") == "model.onnx is odd"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -386,6 +387,13 @@ def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match=r"is not loaded.*please report this"):
         compared(tmp_path / "a.onnx", tmp_path / "c.onnx")
     assert "does not load the source" in compared(tmp_path / "c.onnx", tmp_path / "a.onnx").unproven
+
+
+def test_a_source_that_answers_no_random_request_says_why(tmp_path: Path) -> None:
+    """As one whose free dimensions have to be of one size that it does not tell."""
+    path = tmp_path / "seven.onnx"
+    onnx.save(model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor("w", values(7))], width=-1), path)
+    assert re.match(r"the source answers no random request: .*\bAdd\b", compared(path, path).unproven)
 
 
 @pytest.mark.parametrize(

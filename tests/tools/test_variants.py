@@ -312,6 +312,35 @@ def test_what_a_branch_reads_is_no_other_value_than_before(tmp_path: Path) -> No
         assert 0 < distance < 0.1
 
 
+@pytest.mark.parametrize("method", ["int8-dynamic", "int8-static", "int4"])
+def test_a_set_of_operators_that_is_named_twice_is_one(source: Path, method: str, tmp_path: Path) -> None:
+    """As the converter of scikit-learn's models names it."""
+    model = onnx.load(source)
+    model.opset_import.append(model.opset_import[0])
+    assert made(write(tmp_path / "twice.onnx", model), method, tmp_path).exists()
+
+
+@pytest.mark.parametrize("method", ["int8-dynamic", "int8-static"])
+def test_products_behind_operators_whose_types_are_not_inferred_become_integers(
+    method: str, tmp_path: Path
+) -> None:
+    """As the networks of scikit-learn, which scale their inputs by an operator that is not ONNX's own."""
+    weights = np.random.default_rng(SEED).standard_normal((4, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.5], scale=[2.0]),
+        helper.make_node("MatMul", ["s", "w"], ["product"]),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [numpy_helper.from_array(weights, "w")])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    path = write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=sets, ir_version=8))
+    made = tmp_path / "made.onnx"
+    feeds = {"x": np.ones((2, 4), np.float32)}
+    make_variant(str(path), method, str(made), [feeds])
+    np.testing.assert_allclose(answer(made, feeds), answer(path, feeds), atol=0.2)
+
+
 def test_a_model_without_numbers_has_no_half_precision(tmp_path: Path) -> None:
     """Its variant would be the model itself, under another number."""
     kind = TensorProto.STRING

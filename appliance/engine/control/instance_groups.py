@@ -183,7 +183,9 @@ class InstanceGroups:
     def _load(self, worker: Worker, served: Served) -> None:
         if served.phase is not Phase.FAILED and not worker.stopping:
             room_bytes = self._memory.room_bytes(served) if self._memory is not None else 0
-            wish = load_wish(served, self._here.attempts.get(served.id))._replace(room_bytes=room_bytes)
+            wish = load_wish(served, self._here.attempts.get(served.id))
+            probe = served.model.rows_assumed and served.placed.mixes is None
+            wish = wish._replace(room_bytes=room_bytes, probe=probe)
             worker.loading[served.id] = wish
             model = replace(served.model, cuda_graphs=False) if served.placed.uncaptured else served.model
             if model.cuda_graphs and not model.on_cpu:
@@ -232,6 +234,8 @@ class InstanceGroups:
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.placed.load_ns, served.placed.progress, served.placed.note = event.load_ns, None, event.note
+        if event.mixes is not None:
+            served.placed.mixes = event.mixes or bool(served.placed.mixes)
         return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:

@@ -34,7 +34,6 @@ from appliance.engine.control.version_blame import VersionBlame
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.versions.batch_keys import BatchKeys
-from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import remark_text
@@ -400,7 +399,7 @@ class Rollouts:
     def take_back(self, served: Served) -> None:
         """It is in memory: the scheduler may have it."""
         served.opened = True
-        max_batch = served.model.max_batch_size if merges(served.model) else 1
+        max_batch = served.model.max_batch_size if served.merges else 1
         batching = served.model.batching or Batching()
         self._leases.put(ModelOpened(served.id, served.placed.group, max_batch, batching))
 

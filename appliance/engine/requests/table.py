@@ -92,7 +92,7 @@ class RequestTable:
         return events.Arrived(
             request.handle,
             request.batch_key,
-            (plan.rows or 1) if request.layout.merging else 1,
+            (plan.rows or 1) if request.served.merges else 1,
             request.memory.nbytes,
             plan.head.priority,
             request.deadline_ns,

@@ -13,7 +13,6 @@ from appliance.core.scheduling.events import BatchKeyClosed, BatchKeyOpened
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion
 from appliance.engine.inbox import Inbox
-from appliance.engine.versions.layout import merges
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.shape_history import ShapeHistory
 from appliance.runtimes.runtime import is_for_requests
@@ -41,7 +40,7 @@ class BatchKeys:
 
     def take(self, served: Served, plan: RequestPlan) -> int:
         """The batch key id for one more request of ``plan``; opened when it is new."""
-        merging = merges(served.model)
+        merging = served.merges
         key = (0 if merging else plan.rows, plan.merge_shape)
         batch_keys = self._of.get(served.id)
         if batch_keys is None:

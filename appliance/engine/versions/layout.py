@@ -127,8 +127,9 @@ class Layout:
     expectation: Expectation | None
 
 
-def layout_of(plan: RequestPlan, expectations: Expectations) -> Layout:
-    """What follows from ``plan``, and what answers to it took so far."""
+def layout_of(plan: RequestPlan, expectations: Expectations, *, merging: bool) -> Layout:
+    """What follows from ``plan``, for a version whose requests may share a batch or not, and what answers to it took so
+    far."""
     fixed = all(planned.nbytes >= 0 for planned in plan.inputs)
     sizes = tuple(planned.nbytes for planned in plan.inputs) if fixed else ()
     output_span = _output_span(plan)
@@ -139,7 +140,7 @@ def layout_of(plan: RequestPlan, expectations: Expectations) -> Layout:
         input_span=sum(map(aligned, sizes)) if fixed else UNKNOWN,
         wanted=tuple(sorted(planned.position for planned in plan.outputs)),
         output_span=output_span,
-        merging=merges(plan.model),
+        merging=merging,
         expectation=expectations.of(plan, sum(sizes)) if fixed and output_span == UNKNOWN else None,
     )
 

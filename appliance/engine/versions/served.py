@@ -25,7 +25,7 @@ from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
-from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
+from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of, merges
 from appliance.engine.versions.wording import remark_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelProgress
@@ -64,7 +64,8 @@ class InMemory:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Placed:
     """``group`` is -1 until a version is placed; ``load_ns`` is how long its last load took, ``progress`` how far one
-    is; ``note`` is what its runtime has people know of how it runs, "" for nothing; ``restarts`` counts processes that
+    is; ``note`` is what its runtime has people know of how it runs, "" for nothing; ``mixes``: rows that run together
+    change one another's answers, as a worker saw (None: none has looked); ``restarts`` counts processes that
     held it and were replaced, by why they ended; ``uncaptured`` is why it is loaded without CUDA graphs though it asks
     for them, "" where it is not. Changed by the instance groups alone."""
 
@@ -72,6 +73,7 @@ class Placed:
     load_ns: int = 0
     progress: ModelProgress | None = None
     note: str = ""
+    mixes: bool | None = None
     uncaptured: str = ""
     restarts: Counter[ExitCause] = field(default_factory=Counter)
 
@@ -125,11 +127,16 @@ class Served:
     def layout(self, plan: RequestPlan) -> Layout:
         """How requests of ``plan`` lie in memory; remembered."""
         layout = self.layouts.get(id(plan))
-        if layout is None or layout.plan is not plan:
+        if layout is None or layout.plan is not plan or layout.merging is not self.merges:
             if len(self.layouts) >= LAYOUTS_KEPT:
                 self.layouts.clear()
-            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
+            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations, merging=self.merges)
         return layout
+
+    @property
+    def merges(self) -> bool:
+        """Whether its requests may share a batch."""
+        return merges(self.model) and not self.placed.mixes
 
     @property
     def phase(self) -> Phase:

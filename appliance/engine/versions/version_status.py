@@ -13,7 +13,7 @@ from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.assessment import Assessment
 from appliance.domain.exit_cause import ExitCause
-from appliance.domain.model import VersionState
+from appliance.domain.model import MIXED_ROWS, VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import (
@@ -88,11 +88,16 @@ def version_status(
         untried=remark_text(untried) if untried is not None else "",
         notes=(
             *served.model.notes,
-            *filter(None, (served.unbuilt, served.placed.uncaptured, served.placed.note)),
+            *filter(None, (served.unbuilt, served.placed.uncaptured, served.placed.note, _mixed(served))),
         ),
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
+
+
+def _mixed(served: Served) -> str:
+    """Why its requests run one by one, "" where they do not."""
+    return MIXED_ROWS if served.placed.mixes else ""
 
 
 def _is_homeless(served: Served) -> bool:

@@ -229,6 +229,7 @@ def _tell(
     from appliance.domain.digest import digest_of
     from appliance.domain.golden import holds_answers
     from appliance.domain.manifest import promise_text
+    from appliance.domain.model import MIXED_ROWS
 
     about = {
         "file": str(target),
@@ -242,6 +243,7 @@ def _tell(
         "proven_cases": proof.cases,
         "proven_on": proof.device,
         "unproven": proof.unproven,
+        "rows_mix": proof.mixes,
         "signed_by": list(keyids),
         "promise": None if manifest.promise is None else asdict(manifest.promise),
         "promise_before": None if before is None else asdict(before),
@@ -260,6 +262,7 @@ def _tell(
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
         ("golden", _golden_text(proof, where) if about["golden"] else "none: answers are held to nothing"),
+        *((("batches", MIXED_ROWS),) if proof.mixes else ()),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from shlex import quote
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -223,7 +224,7 @@ def _remedy(report: Report) -> Iterator[str]:
     if names:
         yield (
             "How far an answer may be off is a decision about the model. Its golden set has it, and 'appliance model "
-            f"golden SOURCE --force --tolerance {names[0]}=ABSOLUTE,RELATIVE' changes it there."
+            f"golden SOURCE --force --tolerance {quote(names[0])}=ABSOLUTE,RELATIVE' changes it there."
         )
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
@@ -21,6 +22,7 @@ from appliance.tools.evaluation.runner import Answer, Runner
 from appliance.tools.evaluation.trial import placed
 from appliance.tools.subject import find_subject
 from appliance.workers.child.proof import open_golden, run_golden
+from appliance.workers.child.rows import mixes_rows
 
 ROUNDS: Final = 3
 FREE_DIMENSION: Final = 2
@@ -30,7 +32,7 @@ REMEDY: Final = (
 )
 UNPROVEN: Final = "--device cpu proves it on the processor, --no-proof packs it without being run"
 NOTHING_ANSWERED: Final = (
-    "the source answers no random request; a golden set of requests that it does answer is asked as well "
+    "the source answers no random request: {}; a golden set of requests that it does answer is asked as well "
     "('appliance model golden SOURCE --case FILE')"
 )
 SHOWN_MAX: Final = 2_000
@@ -46,7 +48,8 @@ def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> 
     except ApplianceError as error:
         return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
     found = _beside_source(job, after, runtime, progress)
-    found = replace(found, device=str(after.version.device), configured=str(packed.device))
+    mixes = after.version.rows_assumed and mixes_rows(after.loaded)
+    found = replace(found, device=str(after.version.device), configured=str(packed.device), mixes=mixes)
     return found if found.differs else _beside_golden(found, after, progress)
 
 
@@ -59,17 +62,21 @@ def _beside_source(job: EquivalenceJob, after: Runner, runtime: Runtime, progres
         before = Runner(runtime, replace(packed, path=job.source, weights=None))
     except ApplianceError as error:
         return Equivalence(unproven=f"the runtime does not load the source: {str(error)[:SHOWN_MAX]}")
+    refusal = ""
     for asked, requests in (("random", _random_requests(packed)), ("golden", _golden_requests(packed))):
         answered = 0
         for number, inputs in enumerate(requests):
             progress(number, ROUNDS, f"a {asked} request")
             wanted = _outcome(before, inputs)
-            if wanted != _outcome(after, inputs):
+            if _comparable(wanted) != _comparable(_outcome(after, inputs)):
                 return Equivalence(differs=_difference(f"answers a {asked} request with other bytes"))
-            answered += not isinstance(wanted, str)
+            if isinstance(wanted, ApplianceError):
+                refusal = refusal or str(wanted)
+            else:
+                answered += 1
         if answered:
             return Equivalence(rounds=answered, asked=asked)
-    return Equivalence(unproven=NOTHING_ANSWERED)
+    return Equivalence(unproven=NOTHING_ANSWERED.format(refusal[:SHOWN_MAX]))
 
 
 def _random_requests(version: ModelVersion) -> Iterator[Inputs]:
@@ -122,11 +129,11 @@ def _box_refusal(version: ModelVersion, error: LoadFailed, far: OutputAccuracy |
     """Why a box would not serve it, and what to do."""
     text = f"a box would refuse it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
     if far is None or not far.absolute:  # what must be equal has no difference
-        return f"{text}; {REMEDY.format('OUTPUT' if far is None else far.output)}"
+        return f"{text}; {REMEDY.format('OUTPUT' if far is None else quote(far.output))}"
     largest = f"{far.absolute:.9g}" if isfinite(far.absolute) else "without bound"
     return (
         f"{text}; the largest difference of '{far.output}' over all cases is {largest}, where its tolerance allows "
-        f"{far.limit}; {REMEDY.format(far.output)}"
+        f"{far.limit}; {REMEDY.format(quote(far.output))}"
     )
 
 
@@ -148,9 +155,14 @@ def _difference(what: str) -> str:
     return f"the packed form {what[:SHOWN_MAX]}, unlike the source; please report this"
 
 
-def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | str:
-    """The answer, or what kind of failure there is in its place: texts of runtimes name files."""
+def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | ApplianceError:
+    """The answer, or the failure in its place."""
     try:
         return runner.answer(inputs)
     except ApplianceError as error:
-        return type(error).__name__
+        return error
+
+
+def _comparable(outcome: tuple[Answer, ...] | ApplianceError) -> tuple[Answer, ...] | type[ApplianceError]:
+    """Of a failure its kind: texts of runtimes name files."""
+    return type(outcome) if isinstance(outcome, ApplianceError) else outcome

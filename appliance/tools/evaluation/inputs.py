@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -82,8 +83,8 @@ def rows_of(version: ModelVersion, inputs: Inputs) -> int:
 
 
 def _wished(spec: TensorSpec) -> str:
-    """What is to be said of its shape, N where it is free."""
-    return f"{spec.name}={','.join('N' if size == FREE else str(size) for size in spec.shape)}"
+    """What is to be said of its shape, N where it is free, as a shell takes it."""
+    return quote(f"{spec.name}={','.join('N' if size == FREE else str(size) for size in spec.shape)}")
 
 
 def _random_tensor(

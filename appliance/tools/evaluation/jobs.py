@@ -171,7 +171,8 @@ class Equivalence:
     be compared, because it is ``unproven``.
     ``differs``: why it is another model, or none at all ("": nothing speaks for that). ``cases`` of its golden set it
     answered as that says; ``refusal``: why a box would refuse it for that set ("": it would not). It was run on
-    ``device`` ("": nowhere), and is ``configured`` for that or another one."""
+    ``device`` ("": nowhere), and is ``configured`` for that or another one. ``mixes``: its rows change one another's
+    answers, and nobody but the graph says that they do not."""
 
     rounds: int = 0
     asked: str = "random"
@@ -181,6 +182,7 @@ class Equivalence:
     differs: str = ""
     cases: int = 0
     refusal: str = ""
+    mixes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ QDQ_OPSET_MIN: Final = 13
 STATIC_OPERATORS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "Relu")
 """Where the time goes. Elementwise operators gain little and lose much, and some of them break with a scale for each
 channel."""
+FLOAT_OPERATORS: Final = ("FeatureVectorizer", "LinearRegressor", "Normalizer", "Scaler")
+"""Operators of ai.onnx.ml whose one output is of FP32, whatever goes in."""
 FLOAT8_OPERATORS: Final = ("Conv", "Gemm", "MatMul")
 FLOAT8_IR_MIN: Final = 9
 
@@ -252,7 +254,7 @@ def _prepared(source: str) -> Any:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 
-    whole = _without_shapes(onnx.load(source))
+    whole = _with_sets_once(_without_shapes(onnx.load(source)))
     if whole.ByteSize() > INLINE_BYTES_MAX:
         raise ArtefactError(
             f"has more than {INLINE_BYTES_MAX} bytes, which the quantiser does not take in one file"
@@ -261,7 +263,7 @@ def _prepared(source: str) -> Any:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
         onnx.save(_new_enough(whole), inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        return _with_plain_biases(_without_shapes(onnx.load(path)))
+        return _with_types_of_ml(_with_plain_biases(_without_shapes(onnx.load(path))))
 
 
 def _new_enough(model: Any) -> Any:
@@ -289,6 +291,28 @@ def _with_plain_biases(model: Any) -> Any:
     for tensor in model.graph.initializer:
         if tensor.name in biases - others and len(tensor.dims) == 2 and tensor.dims[0] == 1:
             del tensor.dims[0]
+    return model
+
+
+def _with_sets_once(model: Any) -> Any:
+    """The model with each set of operators named once: the quantiser takes no other, and converters name some twice."""
+    sets = {(each.domain, each.version): each for each in model.opset_import}
+    del model.opset_import[:]
+    model.opset_import.extend(sets.values())
+    return model
+
+
+def _with_types_of_ml(model: Any) -> Any:
+    """The model with the types of what FLOAT_OPERATORS give: nothing infers them, and the quantiser leaves alone what
+    follows, or stops there."""
+    from onnx import TensorProto, helper
+
+    told = {port.name for port in model.graph.output}
+    for node in model.graph.node:
+        if node.domain == "ai.onnx.ml" and node.op_type in FLOAT_OPERATORS and node.output[0] not in told:
+            model.graph.value_info.append(
+                helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)
+            )
     return model
 
 

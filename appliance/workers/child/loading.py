@@ -45,6 +45,7 @@ from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import Built, Judge, build_form, check_seal
 from appliance.workers.child.measurement import PASSES_MIN, assess, measure_passes
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
+from appliance.workers.child.rows import mixes_rows
 from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
 from appliance.workers.messages import Load
@@ -132,10 +133,11 @@ class _Manner(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What its runs take."""
+    """What its runs take, and whether rows change one another's answers."""
 
     seeds: tuple[tuple[int, int], ...]
     assessment: Assessment | None
+    mixes: bool | None
 
 
 class Loader:
@@ -189,6 +191,7 @@ class Loader:
             proven.packed,
             device_bytes,
             note_of(session)[:REASON_CHARACTERS_MAX],
+            measured.mixes,
         )
         return Opened(proven.model, said, proven.arrival)
 
@@ -346,10 +349,12 @@ def _measured(proven: _Proven, manner: _Manner) -> _Measured:
         least = PASSES_MIN if wish.assess else 1
         passes = () if wish.quick else measure_passes(proven.model, least)
         assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
+        tried = wish.probe and not wish.early and proven.model.session.measurable
+        mixes = mixes_rows(proven.model) if tried else None
     except BaseException:
         proven.model.session.close()
         raise
-    return _Measured(tuple(each.seed for each in passes), assessment)
+    return _Measured(tuple(each.seed for each in passes), assessment, mixes)
 
 
 def _is_measured(proven: _Proven, wish: LoadWish) -> bool:
