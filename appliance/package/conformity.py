@@ -18,6 +18,7 @@ from appliance.domain.golden import SET_FILE, TENSORS_NAME, read_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, Opset, RuntimeNeed, promise_text
 from appliance.domain.manifest_codec import FILE
 from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE, TensorSpec
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
@@ -26,6 +27,7 @@ from appliance.repository.onnx.summary import ExternalData, GraphSummary, standa
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
 RUNTIME: Final = "onnxruntime"
+Ports = tuple[TensorSpec, ...]
 DISTRIBUTIONS: Final = (RUNTIME, f"{RUNTIME}-gpu")
 
 
@@ -90,6 +92,8 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def _ports(manifest: Manifest, model: ModelVersion) -> Iterator[Problem]:
+    if (manifest.inputs, manifest.outputs, manifest.max_batch_size) == _as_batches(model):
+        return
     for key, said, true in (
         ("inputs", manifest.inputs, model.inputs),
         ("outputs", manifest.outputs, model.outputs),
@@ -97,6 +101,18 @@ def _ports(manifest: Manifest, model: ModelVersion) -> Iterator[Problem]:
     ):
         if said != true:
             yield _said(key, "are not those of the graph and its configuration")
+
+
+def _as_batches(model: ModelVersion) -> tuple[Ports, Ports, int] | None:
+    """The ports as earlier releases read them from a graph that leaves all first dimensions open and counts what it
+    finds: as those of a batch. Their packages tell of the same tensors."""
+    ports = (*model.inputs, *model.outputs)
+    if model.max_batch_size or any(spec.shape[:1] != (FREE,) for spec in ports):
+        return None
+    inputs, outputs = (
+        tuple(replace(spec, shape=spec.shape[1:]) for spec in side) for side in (model.inputs, model.outputs)
+    )
+    return inputs, outputs, RepositoryConfig().default_max_batch_size
 
 
 def _graph(manifest: Manifest, graph: GraphSummary, folder: str) -> Iterator[Problem]:

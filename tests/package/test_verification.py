@@ -13,6 +13,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
@@ -21,7 +22,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, Opset, RuntimeNeed
 from appliance.domain.manifest_codec import encode
-from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.tensor import FREE, Datatype, TensorSpec
 from appliance.package.container import write_package
 from appliance.package.keys import make_key, open_signer, public_key_of
 from appliance.package.trust import sign
@@ -113,6 +114,29 @@ Laid = tuple[Manifest, dict[str, bytes]]
 def test_claims_that_are_not_true(changed: dict[str, Any], says: str, laid_out: Laid, tmp_path: Path) -> None:
     manifest, contents = laid_out
     assert says in said(check(tmp_path, replace(manifest, **changed), contents))
+
+
+def test_a_package_that_an_earlier_release_read_as_batches_is_well(tmp_path: Path) -> None:
+    """First dimensions without names are none where an operator counts what it finds; that was not known."""
+    free = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3]) for name in "xy"]
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Add", ["x", "most"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", free[:1], free[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    manifest, contents = lay(made, tmp_path / "made")
+    assert (manifest.max_batch_size, manifest.inputs[0].shape) == (0, (FREE, 3))
+    ports = (
+        replace(manifest.inputs[0], shape=(3,)),
+        replace(manifest.outputs[0], shape=(3,)),
+    )
+    earlier = replace(manifest, inputs=ports[:1], outputs=ports[1:], max_batch_size=32)
+    assert said(check(tmp_path, earlier, contents)) == ""
+    (tmp_path / "half").mkdir()
+    half = replace(earlier, outputs=manifest.outputs)
+    assert "inputs: are not those" in said(check(tmp_path / "half", half, contents))
 
 
 def test_two_promises_are_told_with_all_else(laid_out: Laid, tmp_path: Path) -> None:
