@@ -80,6 +80,22 @@ FRONT_END_CASES: Mapping[str, Case] = {
             targets=(ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
         ),
     ),
+    "frontend_5m": Case(
+        title="The native front end with pictures of 640 by 640, 4.9 MB",
+        procedure=Comparison(
+            model="detector_mean",
+            subject=SUBJECT,
+            peers=("plain_aio", "triton_python"),
+            concurrencies=(1, 8),
+            tools=(NATIVE,),
+            targets=(
+                ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 3.0),
+                ratio("p50", "plain_aio", 1, Bound.AT_MOST, 0.5),
+                ratio("throughput", "triton_python", 8, Bound.AT_LEAST, 1.5),
+                ratio("p50", "triton_python", 1, Bound.AT_MOST, 0.5),
+            ),
+        ),
+    ),
     "frontend_stream": Case(
         title="The native front end, all requests over one stream: small MLP",
         procedure=Comparison(

@@ -29,6 +29,7 @@ BENCHMARK_MODELS = {
     "burn_2ms_of_4": BenchmarkModel(source="burn_2ms", max_batch_size=4),
     "burn_10ms": BenchmarkModel(source="burn_10ms", max_batch_size=8),
     "big_mean": BenchmarkModel(source="big_mean", max_batch_size=8),
+    "detector_mean": BenchmarkModel(source="detector_mean", max_batch_size=8),
     "identity_fp32": BenchmarkModel(source="identity_fp32", max_batch_size=8),
     "identity_bytes": BenchmarkModel(source="identity_bytes", max_batch_size=8),
 }

@@ -29,7 +29,7 @@ class EngineConfig:
         },
     )
     lease_slots: tuple[tuple[int, int], ...] = field(
-        default=((4 << 10, 1024), (64 << 10, 128), (256 << 10, 96), (1 << 20, 32)),
+        default=((4 << 10, 1024), (64 << 10, 128), (256 << 10, 96), (1 << 20, 32), (8 << 20, 16)),
         metadata={
             "help": "slots of the arena that the native front end keeps for them, as [bytes, slots], ascending",
             "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",

@@ -103,7 +103,14 @@ class ArenaConfig:
     time."""
 
     classes: tuple[tuple[int, int], ...] = field(
-        default=((4 << 10, 8192), (64 << 10, 2048), (1 << 20, 512), (16 << 20, 32), (128 << 20, 4)),
+        default=(
+            (4 << 10, 8192),
+            (64 << 10, 2048),
+            (1 << 20, 512),
+            (8 << 20, 64),
+            (16 << 20, 32),
+            (128 << 20, 4),
+        ),
         metadata={
             "help": "size classes as [bytes per slot, slots], ascending, in whole pages",
             "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",

@@ -25,6 +25,7 @@ from models.generators.package import ModelPackage, SampleModel
 MLP_WIDTHS = (64, 64, 64, 10)
 MLP_SEED = 20240501
 IMAGE_SHAPE = (3, 224, 224)
+DETECTOR_SHAPE = (3, 640, 640)
 EXTERNAL_WIDTHS = (32, 8)
 EXTERNAL_FILE = "weights.bin"
 
@@ -72,11 +73,20 @@ def mlp() -> ModelPackage:
 
 def big_mean() -> ModelPackage:
     """mean = per-channel mean of image, FP32 [batch, 3, 224, 224] (602,112 bytes a row) to [batch, 3]."""
+    return _channel_mean("big_mean", IMAGE_SHAPE)
+
+
+def detector_mean() -> ModelPackage:
+    """The same of a picture as detectors take it, FP32 [batch, 3, 640, 640] (4,915,200 bytes a row)."""
+    return _channel_mean("detector_mean", DETECTOR_SHAPE)
+
+
+def _channel_mean(name: str, shape: tuple[int, ...]) -> ModelPackage:
     model = model_bytes(
-        "big_mean",
+        name,
         [node("ReduceMean", ["image"], ["mean"], axes=[2, 3], keepdims=0)],
-        inputs=[tensor_port("image", "FP32", ["batch", *IMAGE_SHAPE])],
-        outputs=[tensor_port("mean", "FP32", ["batch", IMAGE_SHAPE[0]])],
+        inputs=[tensor_port("image", "FP32", ["batch", *shape])],
+        outputs=[tensor_port("mean", "FP32", ["batch", shape[0]])],
     )
     return ModelPackage(model=model)
 
@@ -109,6 +119,11 @@ SAMPLES = (
     SampleModel(name="mlp", summary="64-64-64-10 perceptron, FP32 x [batch, 64] to y [batch, 10]", build=mlp),
     SampleModel(
         name="big_mean", summary="channel means of FP32 [batch, 3, 224, 224], 600 KB a row", build=big_mean
+    ),
+    SampleModel(
+        name="detector_mean",
+        summary="channel means of FP32 [batch, 3, 640, 640], 4.9 MB a row",
+        build=detector_mean,
     ),
     SampleModel(
         name="external", summary="y = x @ weight, the weight in a second file beside it", build=external

@@ -102,6 +102,10 @@ CASES: Mapping[str, tuple[Tensors, Callable[[Tensors], Tensors]]] = {
         {"image": _floats(2, 3, 224, 224)},
         lambda feed: {"mean": feed["image"].mean(axis=(2, 3), dtype=np.float64)},
     ),
+    "detector_mean": (
+        {"image": _floats(1, 3, 640, 640)},
+        lambda feed: {"mean": feed["image"].mean(axis=(2, 3), dtype=np.float64)},
+    ),
     "external": ({"x": np.eye(2, 32, dtype=np.float32)}, _only(lambda x: x @ external_weight())),
     "burn_2ms": ({"x": _floats(3, 16)}, _only(_same)),
     "burn_10ms": ({"x": _floats(8, 16)}, _only(_same)),
@@ -109,7 +113,7 @@ CASES: Mapping[str, tuple[Tensors, Callable[[Tensors], Tensors]]] = {
     "endless": ({"x": np.array([-2], np.float32)}, _only(_same)),
     "wrong_config": ({"x": _floats(1, 64)}, _mlp),
 }
-ROUNDING = {"mlp", "wrong_config", "big_mean"}
+ROUNDING = {"mlp", "wrong_config", "big_mean", "detector_mean"}
 REFUSED = {"not_onnx", "truncated", "unknown_operator"}
 OTHER_TYPES = {
     "sequence_out": "seq(tensor(float))",

@@ -25,7 +25,7 @@ from appliance.workers.port import Shape, WorkerPort
 
 TURN_NS: Final = 10_000_000
 """Within this after news the engine takes a turn, also when nothing is queued that they concern."""
-STOCK_SHARE: Final = 8
+STOCK_SHARE: Final = 4
 """The part of the arena that the front end's own slots may take."""
 SLOT_SHARE: Final = 4
 """The part of the arena's slots of one size that they may be: the engine needs some, if only to see each head once."""
