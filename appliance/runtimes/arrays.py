@@ -68,6 +68,18 @@ def random_tensor(datatype: Datatype, count: int, *, centred: bool = False) -> b
     return generator.integers(0, 2, count).astype(f"<u{datatype.size}").tobytes()
 
 
+def nudged(datatype: Datatype, raw: memoryview | bytes, share: float) -> bytes:
+    """Floats moved by up to ``share`` of themselves, each its own way, and the other way where that is negative; all
+    else as it is."""
+    if datatype not in FLOATS or datatype is Datatype.BF16:
+        return bytes(raw)
+    values = np.frombuffer(raw, f"<{datatype.code}")
+    directions = np.random.default_rng(RANDOM_SEED).random(len(values), np.float32) * 2 - 1
+    with np.errstate(all="ignore"):
+        moved: NDArray[Any] = (values + values * directions * share).astype(values.dtype)
+    return moved.tobytes()
+
+
 def numpy_difference(found: Values, right: Values, tolerance: Tolerance) -> Difference:
     """How ``found`` differs from ``right``, as ``difference`` tells it, in the same words."""
     if element_count(right.shape) <= PLAIN_VALUES_MAX or right.datatype is Datatype.BYTES:

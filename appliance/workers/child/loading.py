@@ -33,6 +33,7 @@ from appliance.runtimes.runtime import (
     Runtime,
     RuntimeSettings,
     Session,
+    batch_sizes,
     check_signature,
     form_file,
     is_for_requests,
@@ -113,13 +114,15 @@ class Opened(NamedTuple):
 
 
 class _Proven(NamedTuple):
-    """A version that may serve, from its packed form or as it came; what the golden set found."""
+    """A version that may serve, from its packed form or as it came; what the golden set found, and whether rows change
+    one another's answers."""
 
     model: LoadedModel
     packed: bool
     golden: Golden | None
     worst: tuple[Deviation, ...]
     arrival: WeightsArrival
+    mixes: bool | None
 
 
 class _Manner(NamedTuple):
@@ -133,11 +136,10 @@ class _Manner(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What its runs take, and whether rows change one another's answers."""
+    """What its runs take."""
 
     seeds: tuple[tuple[int, int], ...]
     assessment: Assessment | None
-    mixes: bool | None
 
 
 class Loader:
@@ -191,7 +193,7 @@ class Loader:
             proven.packed,
             device_bytes,
             note_of(session)[:REASON_CHARACTERS_MAX],
-            measured.mixes,
+            proven.mixes,
         )
         return Opened(proven.model, said, proven.arrival)
 
@@ -245,6 +247,12 @@ class Loader:
         """The version loaded and proven."""
         session, arrival = self._open(version, form, manner)
         model = LoadedModel(version=version, session=session)
+        mixes = mixes_rows(model, golden) if manner.wish.probe and not manner.wish.early else None
+        if mixes and batch_sizes(session):
+            session.close()  # it fills batches up, and rows are answered otherwise beside what it puts there
+            manner = manner._replace(wish=manner.wish._replace(probe=False))
+            alone = replace(version, batching=None)
+            return self._proven(alone, form, manner, golden)._replace(mixes=True)
         try:
             if not manner.wish.quick and version.warmups:
                 manner.report.begin(LoadStage.WARM_UP)
@@ -252,7 +260,7 @@ class Loader:
             if golden is not None:
                 manner.report.begin(LoadStage.GOLDEN)
             worst = () if golden is None else run_golden(model, golden)
-            return _Proven(model, form is not None, golden, worst, arrival)
+            return _Proven(model, form is not None, golden, worst, arrival, mixes)
         except BaseException:
             session.close()
             raise
@@ -349,12 +357,10 @@ def _measured(proven: _Proven, manner: _Manner) -> _Measured:
         least = PASSES_MIN if wish.assess else 1
         passes = () if wish.quick else measure_passes(proven.model, least)
         assessment = assess(proven.model, proven.golden, proven.worst, passes) if wish.assess else None
-        tried = wish.probe and not wish.early and proven.model.session.measurable
-        mixes = mixes_rows(proven.model) if tried else None
     except BaseException:
         proven.model.session.close()
         raise
-    return _Measured(tuple(each.seed for each in passes), assessment, mixes)
+    return _Measured(tuple(each.seed for each in passes), assessment)
 
 
 def _is_measured(proven: _Proven, wish: LoadWish) -> bool:
