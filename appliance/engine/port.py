@@ -107,6 +107,10 @@ class EnginePort(Protocol):
         Raises UnknownModel, NotReady, InvalidRequest (bad version string), with the texts clients match on.
         """
 
+    def in_force(self, name: str, version: str) -> ModelVersion:
+        """What ``resolve`` gives as its requests are served: without batching where a worker saw that its rows change
+        one another's answers. Raises as ``resolve`` does."""
+
     def plan(self, head: RequestHead) -> RequestPlan:
         """The plan of a request for the version that serves its model now. Raises as ``resolve`` does, and what
         ``validation.plan_request`` raises."""

@@ -123,7 +123,7 @@ class Handlers:
 
     def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """The configuration in force."""
-        config = documents.model_config(self._engine.resolve(request.name, request.version))
+        config = documents.model_config(self._engine.in_force(request.name, request.version))
         return ParseDict({"config": config}, pb.ModelConfigResponse())
 
     def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:

@@ -76,7 +76,7 @@ class ProtocolHandler:
 
     async def config(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """The configuration in force."""
-        return json_response(model_config(self._engine.resolve(name, version)))
+        return json_response(model_config(self._engine.in_force(name, version)))
 
     async def statistics(
         self, request: web.BaseRequest, name: str = "", version: str = ""

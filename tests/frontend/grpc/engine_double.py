@@ -79,6 +79,9 @@ class EngineDouble:
     def now_ns(self) -> int:
         return self.clock_ns
 
+    def in_force(self, name: str, version: str) -> ModelVersion:
+        return self.resolve(name, version)
+
     def resolve(self, name: str, version: str) -> ModelVersion:
         self.resolved += 1
         found = [model for (known, _), model in self.models.items() if known == name]
