@@ -29,7 +29,7 @@ class Rig(WithoutMemory):
     answers, to those that are asked."""
 
     seeds: tuple[tuple[int, int], ...] = ()
-    mixes = False
+    mixes: bool | None = False
 
     def __init__(
         self,

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
+from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
+from appliance.domain.model import ModelVersion
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
+from appliance.telemetry.meter import Result
+from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 
@@ -47,6 +52,62 @@ def test_requests_are_merged_unless_rows_were_seen_to_mix(
 ) -> None:
     rig = kind(replace(make_version(), rows_assumed=assumed))
     assert (max(sizes_of_runs(rig)) > 1) is merged
+
+
+class LateRig(Rig):
+    """Its worker looks at rows when it already serves, as after an early session."""
+
+    mixes = None
+
+    def looked(self, mixes: bool) -> None:
+        """What the session tells that takes the place of the early one."""
+        self.engine.pool_event(port.ModelLoaded(self._worker, self.model, (), 1, 1, mixes=mixes))
+        self.turns()
+
+    def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
+        self.model = model
+        super().load(worker, model, version, wish)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_requests_are_not_merged_before_anybody_looked(mixes: bool) -> None:
+    rig = LateRig(replace(make_version(), rows_assumed=True))
+    assert max(sizes_of_runs(rig)) == 1
+    rig.looked(mixes)
+    assert (max(sizes_of_runs(rig)) > 1) is not mixes
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_what_is_queued_when_somebody_has_looked_is_answered(mixes: bool) -> None:
+    rig = LateRig(replace(make_version(), rows_assumed=True))
+    for _ in range(6):
+        ask(rig)
+    rig.turns()
+    rig.looked(mixes)
+    sizes = []
+    while rig.engine.live_requests:
+        sizes += [len(run.items) for run in rig.runs]
+        rig.work((1, 2), 8)
+    assert sum(sizes) == 6
+    (status,) = rig.engine.status().versions
+    assert status.statistics.results == dict.fromkeys(Result, 0) | {Result.SUCCESS: 6}
+    assert (max(sizes) > 1) is not mixes
+
+
+def test_workers_of_a_version_whose_rows_mix_fill_no_batch_up() -> None:
+    """They learn of it with the next load, when no rows are tried any more."""
+    loads: list[ModelVersion] = []
+
+    class Watched(MixingRig):
+        def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
+            loads.append(version)
+            super().load(worker, model, version, wish)
+
+    rig = Watched(replace(make_version(), rows_assumed=True))
+    rig.engine.pool_event(port.WorkerExited(rig._worker, ExitCause.KILLED, (), -1, ""))
+    while len(loads) < 2:
+        rig.turns()
+    assert [each.batching is None for each in loads] == [False, True]
 
 
 def test_the_status_says_why_they_are_not() -> None:

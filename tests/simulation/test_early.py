@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -34,12 +35,15 @@ class EarlyWorkers(FatedWorkers):
     exchanges: Counter[int]
     renewed_packed = False
     rotten = False
+    probed: ClassVar[list[bool]] = []
+    """Whether rows are tried by the loads that make a fast session."""
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         if wish.early:
             self._later(worker, 5 * MS + self.came * SLOW_NS, lambda: self._came(worker, model, version))
             self.came += 1
         elif wish.background and model in self._holds[worker]:
+            self.probed.append(wish.probe)
             self._beside(worker, model, 40 * MS, lambda: self._exchanged(worker, model))
         else:
             super().load(worker, model, version, wish)
@@ -175,3 +179,17 @@ def test_a_form_is_built_if_the_fast_session_shows_that_there_is_none(packed: bo
     world.run(20_000)
     assert world.workers.exchanges
     assert world.workers.built == (0 if packed else 1)
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+def test_the_fast_session_is_looked_at_for_rows_that_mix_where_the_quick_one_was_not(assumed: bool) -> None:
+    world = EarlyWorld()
+    world.workers.probed.clear()
+    world.large = world.wanted["m0"] = replace(world.large, rows_assumed=assumed)
+    world.start()
+    world.run(10_000)
+    world.put_out()
+    ask(world, world.large)
+    world.run(5_000)
+    assert world.workers.probed == [assumed] * 2
+    world.settle()

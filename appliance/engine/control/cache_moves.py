@@ -271,7 +271,8 @@ class CacheMoves:
         if event.failure is not None:
             return self._not_as_stored(cached, event, event.failure, now_ns)
         if self._early.arrived(served, event.worker, now_ns):
-            self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
+            wish = LoadWish(background=True, probe=served.rows_untried)
+            self._workers.load(event.worker, served.id, served.model, wish)
         elif self._answering(event.model, event.worker) is not None:
             self._rollouts.take_back(served)
             self._tally.count(paged_in_bytes=event.nbytes)

@@ -184,10 +184,11 @@ class InstanceGroups:
         if served.phase is not Phase.FAILED and not worker.stopping:
             room_bytes = self._memory.room_bytes(served) if self._memory is not None else 0
             wish = load_wish(served, self._here.attempts.get(served.id))
-            probe = served.model.rows_assumed and served.placed.mixes is None
-            wish = wish._replace(room_bytes=room_bytes, probe=probe)
+            wish = wish._replace(room_bytes=room_bytes, probe=served.rows_untried)
             worker.loading[served.id] = wish
             model = replace(served.model, cuda_graphs=False) if served.placed.uncaptured else served.model
+            if served.placed.mixes:  # nor does a session fill batches up then
+                model = replace(model, batching=None)
             if model.cuda_graphs and not model.on_cpu:
                 worker.capturing.add(served.id)
             self._port.load(worker.id, served.id, model, wish)

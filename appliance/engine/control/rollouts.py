@@ -314,7 +314,11 @@ class Rollouts:
             if comes and not quick and served.id not in self._core.trials.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
                 self._consider_form(served)
+        merged = served.merges if served is not None and served.opened else None
         self._open(self._groups.loaded(event, served, now_ns), now_ns)
+        if served is not None and merged is not None and served.merges is not merged:
+            self.send_away(served)  # what is queued comes back to be merged, or not to be
+            self.take_back(served)
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
         """The runtime will not have it, or it gave wrong answers."""

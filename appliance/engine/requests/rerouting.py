@@ -58,7 +58,11 @@ class Rerouting:
         return True
 
     def reroute(self, request: Request) -> bool:
-        """Give a queued request, whose version closed under it, to the one that serves now, if it fits and is there."""
+        """Give a queued request, whose version closed under it, to the one that serves now, if it fits and is there;
+        that may be its own, which opened again."""
+        if request.served.opened:
+            self._move(request, request.plan, request.served)
+            return True
         heir = self._heir(request)
         if heir is None or not heir[1].opened:
             return False

@@ -134,9 +134,14 @@ class Served:
         return layout
 
     @property
+    def rows_untried(self) -> bool:
+        """Whether its graph alone says that its requests may share a batch, and no worker has looked yet."""
+        return self.model.rows_assumed and self.placed.mixes is None
+
+    @property
     def merges(self) -> bool:
         """Whether its requests may share a batch."""
-        return merges(self.model) and not self.placed.mixes
+        return merges(self.model) and not self.placed.mixes and not self.rows_untried
 
     @property
     def phase(self) -> Phase:
