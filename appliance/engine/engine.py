@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.config.engine import EngineConfig
@@ -264,8 +264,7 @@ class Engine:
 
     def in_force(self, name: str, version: str) -> ModelVersion:
         """See EnginePort."""
-        served = self._routes.resolve(name, version)
-        return replace(served.model, batching=None) if served.placed.mixes else served.model
+        return self._routes.resolve(name, version).in_force
 
     def plan(self, head: RequestHead) -> RequestPlan:
         """See EnginePort."""

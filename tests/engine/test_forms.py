@@ -142,6 +142,18 @@ def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
     assert rig.forms.next is None
 
 
+@pytest.mark.parametrize("mixes", [None, False, True])
+def test_the_form_of_a_version_whose_rows_mix_is_held_against_sessions_that_fill_no_batch_up(
+    rig: Rig, served: Served, mixes: bool | None
+) -> None:
+    served.placed.mixes = mixes
+    rig.forms.consider(served)
+    rig.forms.build()
+    (built,) = rig.workers.built
+    assert served.model.batching is not None
+    assert (built.batching is None) is bool(mixes)
+
+
 def test_a_builder_is_ended_with_the_daemon_whatever_it_has_not_built_yet(rig: Rig, served: Served) -> None:
     rig.forms.consider(served)
     rig.forms.build()

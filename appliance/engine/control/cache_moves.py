@@ -272,7 +272,7 @@ class CacheMoves:
             return self._not_as_stored(cached, event, event.failure, now_ns)
         if self._early.arrived(served, event.worker, now_ns):
             wish = LoadWish(background=True, probe=served.rows_untried)
-            self._workers.load(event.worker, served.id, served.model, wish)
+            self._workers.load(event.worker, served.id, served.in_force, wish)
         elif self._answering(event.model, event.worker) is not None:
             self._rollouts.take_back(served)
             self._tally.count(paged_in_bytes=event.nbytes)

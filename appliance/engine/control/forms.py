@@ -141,7 +141,7 @@ class Forms:
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
         kin, sizes = self._kin.get(served.identity, ()), self._history.sizes(served.model)
-        version = replace(served.model, kin=kin, free_sizes=sizes)
+        version = replace(served.in_force, kin=kin, free_sizes=sizes)
         device = served.memory.device
         self._processes_of[worker] = device, 0
         self._port.start(worker, alone, self._processes.settings(0, device).building(version, device))

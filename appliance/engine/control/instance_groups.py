@@ -186,9 +186,9 @@ class InstanceGroups:
             wish = load_wish(served, self._here.attempts.get(served.id))
             wish = wish._replace(room_bytes=room_bytes, probe=served.rows_untried)
             worker.loading[served.id] = wish
-            model = replace(served.model, cuda_graphs=False) if served.placed.uncaptured else served.model
-            if served.placed.mixes:  # nor does a session fill batches up then
-                model = replace(model, batching=None)
+            model = served.in_force
+            if served.placed.uncaptured:
+                model = replace(model, cuda_graphs=False)
             if model.cuda_graphs and not model.on_cpu:
                 worker.capturing.add(served.id)
             self._port.load(worker.id, served.id, model, wish)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor
 from random import Random
 from typing import Final
@@ -132,6 +132,12 @@ class Served:
                 self.layouts.clear()
             layout = self.layouts[id(plan)] = layout_of(plan, self.expectations, merging=self.merges)
         return layout
+
+    @property
+    def in_force(self) -> ModelVersion:
+        """Its model as its requests are served, for workers and for people: not batched where rows mix, so that no
+        session fills batches up either."""
+        return replace(self.model, batching=None) if self.placed.mixes else self.model
 
     @property
     def rows_untried(self) -> bool:
