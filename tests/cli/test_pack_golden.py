@@ -263,9 +263,12 @@ def test_rows_that_change_one_another_are_told_before_a_box_sees_them(
     """A box does not merge their requests; who packs it can say whether the first dimension is a batch."""
     (tmp_path / "m" / "1").mkdir(parents=True)
     apart, together = (helper.make_node("Softmax", ["x"], ["y"], axis=axis) for axis in (1, 0))
+    what = "its requests are not merged: rows that run together"
     for node, told_of in ((apart, False), (together, True)):
         onnx.save(model([node], []), tmp_path / "m" / "1" / "model.onnx")
         assert pack(tmp_path / "m") == Exit.OK
-        assert ("its requests are not merged: rows that run together" in capsys.readouterr().out) is told_of
+        assert (what in capsys.readouterr().out) is told_of
         assert pack(tmp_path / "m", "--json") == Exit.OK
         assert told(capsys)["rows_mix"] is told_of
+        assert main(["model", "bench", str(tmp_path / "m"), "--rows", "1,8", "--budget-ms", "1"]) == Exit.OK
+        assert (what in " ".join(capsys.readouterr().out.split())) is told_of

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from appliance.cli.failure import printable
 from appliance.cli.text_table import PIPE_CELLS, Column, TextTable
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import MIXED_ROWS, ModelVersion
 from appliance.domain.quantity import counted
 from appliance.tools.evaluation.gate import not_faster, speed_ups
 from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
@@ -43,7 +43,7 @@ class Fitted:
 
 
 def measurement_view(version: ModelVersion, found: Measurement) -> RenderableType:
-    """One line about loading, a table about runs."""
+    """One line about loading, one where requests are not merged, a table about runs."""
     head = Text(
         printable(
             f"{version.name} version {version.version}, {version.file_bytes / MB:.2f} MB: "
@@ -51,6 +51,7 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             f"first answer after {found.first_answer_ns / NS_PER_MS:.1f} ms, "
             f"{found.memory_bytes / MB:.1f} MB of memory; run on {found.inputs}{_on(found)}"
         )
+        + (f"\n{MIXED_ROWS}; what has more rows here is one request" if found.mixes else "")
     )
     headings = ("rows", "runs", "best ms", "p50 ms", "p99 ms", "rows/s")
     rows = [

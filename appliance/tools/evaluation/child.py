@@ -49,6 +49,7 @@ from appliance.tools.evaluation.meter import accelerator_of
 from appliance.tools.evaluation.runner import batch_sizes
 from appliance.tools.evaluation.trial import loaded, placed, try_precision
 from appliance.tools.subject import find_subject
+from appliance.workers.child.rows import mixes_rows
 
 RUNTIME: Final = "onnx"
 RANDOM: Final = "random values"
@@ -98,13 +99,15 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     for number, rows in enumerate(sizes):
         progress(number + 1, len(sizes) + 1, counted(rows, "row"))
         speeds.append(runner.measure(with_rows(version, inputs, rows), job.budget_ms * 1_000_000))
+    memory_bytes = max(private_bytes(os.getpid()) - before, 0)
     return Measurement(
         load_ns=runner.load_ns,
         first_answer_ns=first_ns,
-        memory_bytes=max(private_bytes(os.getpid()) - before, 0),
+        memory_bytes=memory_bytes,
         inputs=origin,
         speeds=tuple(speeds),
         accelerator=accelerator_of(version.device),
+        mixes=version.rows_assumed and mixes_rows(runner.loaded),
     )
 
 

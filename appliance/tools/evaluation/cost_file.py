@@ -48,7 +48,8 @@ def place_text(threads: int, accelerator: str = "") -> str:
 def to_json(found: Benched) -> str:
     """The contents of the file."""
     told = asdict(found)
-    del told["accelerator"]  # is in ``on``, and releases before know no such key
+    for key in ("accelerator", "mixes"):  # that is in ``on``, this no cost, and releases before know neither
+        del told[key]
     return json.dumps(told)
 
 
