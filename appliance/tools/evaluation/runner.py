@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import ArtefactError
@@ -11,10 +12,12 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import aligned
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session, check_signature
+from appliance.runtimes.runtime import batch_sizes as filled_sizes
 from appliance.tools.evaluation.gpu import take_device
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.rows import mixes_rows
 from appliance.workers.child.tensors import Scratch
 
 WARM_RUNS: Final = 2
@@ -38,12 +41,20 @@ class Runner:
     """One session; ``load_ns`` is how long it took to make. Owner: the process of the job."""
 
     def __init__(self, runtime: Runtime, version: ModelVersion, threads: int = 1) -> None:
-        begin = time.monotonic_ns()
-        settings = RuntimeSettings(threads=threads, device=take_device(version.device))
-        self._session: Session = reshape.load(runtime, version, settings)
-        self.load_ns = time.monotonic_ns() - begin
         self.version = version
-        check_signature(version, self._session)
+        self._settings = RuntimeSettings(threads=threads, device=take_device(version.device))
+        self._session, self.load_ns = self._open(runtime)
+        if version.rows_assumed and filled_sizes(self._session) and mixes_rows(self.loaded):
+            self.close()  # batches are not filled up on a box either
+            self.version = replace(version, batching=None)
+            self._session, self.load_ns = self._open(runtime)
+
+    def _open(self, runtime: Runtime) -> tuple[Session, int]:
+        begin = time.monotonic_ns()
+        session = reshape.load(runtime, self.version, self._settings)
+        took_ns = time.monotonic_ns() - begin
+        check_signature(self.version, session)
+        return session, took_ns
 
     def answer(self, inputs: Inputs) -> tuple[Answer, ...]:
         """All outputs, in the order of the version. Raises InvalidRequest and RunFailed."""
