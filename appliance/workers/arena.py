@@ -27,12 +27,18 @@ TRIM_FROM_BYTES: Final = 64 << 10
 KEPT_SHARE: Final = 8
 """The part of the arena that idle large slots may keep, which the next requests find warm: pages that are given back
 and taken anew cost more than what is copied there. By default 128 MiB: two dozen pictures of 640 by 640."""
+KEPT_LEAST_BYTES: Final = 32 << 20
+"""Of a small arena they may keep as much as one of the largest requests takes, up to half of it."""
 NO_GROUP: Final = -1
 
 
 def _charge(nbytes: int) -> int:
     """What a slot for ``nbytes`` is charged: whole pages."""
     return (nbytes + PAGE_BYTES - 1) & -PAGE_BYTES or PAGE_BYTES
+
+
+def _kept_of(limit_bytes: int) -> int:
+    return max(limit_bytes // KEPT_SHARE, min(limit_bytes // 2, KEPT_LEAST_BYTES))
 
 
 class Slot:
@@ -110,7 +116,7 @@ class Arena:
 
     def __init__(self, config: ArenaConfig, kept_bytes: int | None = None) -> None:
         self._config = config
-        self._kept_bytes = config.memory_limit_bytes // KEPT_SHARE if kept_bytes is None else kept_bytes
+        self._kept_bytes = _kept_of(config.memory_limit_bytes) if kept_bytes is None else kept_bytes
         self._classes: list[_SizeClass] = []
         self.size = self._lay_out()
         self._objects: set[MemoryObject] = set()

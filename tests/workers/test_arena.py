@@ -154,6 +154,19 @@ def test_large_tensors_are_refused_for_the_limit_and_not_for_slots(nbytes: int) 
     arena.close()
 
 
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(1024, 128), (512, 64), (256, 32), (128, 32), (64, 32), (32, 16)]
+)
+def test_a_small_arena_keeps_what_a_large_request_takes(limit: int, kept: int) -> None:
+    arena = Arena(ArenaConfig(memory_limit_bytes=limit * MIB))
+    memory = arena.attach(1, 7)
+    slots = [take(arena, 4 * MIB, memory) for _ in range(limit // 8)]
+    for slot in slots:
+        arena.free(slot)
+    assert arena.statistics().idle_kept_bytes == kept * MIB
+    arena.close()
+
+
 def test_nobody_can_shrink_it_under_our_feet(arena: Arena) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(arena.own.fd, 0)
