@@ -24,7 +24,9 @@ _GRAPH: Final = _gone("the bound is far above what models have")
 
 FORMER: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "arena.kept_bytes": _gone("an eighth of arena.memory_limit_bytes of idle large slots stays resident"),
+        "arena.kept_bytes": _gone(
+            "an eighth of arena.memory_limit_bytes, or 32 MiB, of idle large slots stays resident"
+        ),
         "engine.grant_limit": _renamed("engine.lease_limit"),
         "engine.grant_slots": _renamed("engine.lease_slots"),
         "engine.shapes_per_model": _gone("the run times of 64 shapes are remembered per version"),

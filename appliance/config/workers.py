@@ -108,8 +108,10 @@ class ArenaConfig:
             (64 << 10, 2048),
             (1 << 20, 512),
             (8 << 20, 64),
-            (16 << 20, 32),
-            (128 << 20, 4),
+            (16 << 20, 64),
+            (32 << 20, 32),
+            (64 << 20, 16),
+            (128 << 20, 8),
         ),
         metadata={
             "help": "size classes as [bytes per slot, slots], ascending, in whole pages",

@@ -36,6 +36,7 @@ from appliance.frontend.listening.sockets import (
     raise_descriptor_limit,
 )
 from appliance.frontend.port import Bound
+from appliance.maintenance.heap import Heap
 from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.process.priority import SHORT_TURN_NS, take_turns
 from appliance.repository.directory import RepositoryScan
@@ -114,6 +115,7 @@ class Daemon:
         self._parts = make_parts(config, log, self._end, reread)
         self._room: list[bytes] = []
         self._watchdog = Watchdog(asyncio.get_running_loop())
+        self._heap = Heap(asyncio.get_running_loop(), lambda: self._parts.engine.live_requests > 0)
 
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
@@ -176,6 +178,7 @@ class Daemon:
         if self._parts.outlet is not None:
             self._parts.outlet.start()
         self._parts.collector.calm()
+        self._heap.watch()
         self._room = reserve(RESERVE_BYTES)
         self._parts.engine.watch(self._parts.collector.changed)
         self._watchdog.serves(self._parts.engine)
@@ -260,6 +263,7 @@ class Daemon:
         for what, close in self._parts.closing:
             await self._end.step(what, close)
         self._watchdog.stop()
+        self._heap.close()
         self._log.event("stopped")
 
     # --- what is worth a word before it starts

@@ -45,7 +45,6 @@ def _typed_libc() -> ctypes.CDLL:
         ctypes.c_long,
     )
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.malloc_trim.argtypes = (ctypes.c_size_t,)
     return libc
 
 
@@ -389,8 +388,3 @@ def _unreadable(file: WeightsFile, problem: OSError) -> LoadFailed:
     return LoadFailed(
         f"{file.name} cannot be read: {problem.strerror}; was it cut short, or is the disk failing?"
     )
-
-
-def trim_heap() -> None:
-    """Give memory back to the system that the allocator has but nothing uses."""
-    _LIBC.malloc_trim(0)

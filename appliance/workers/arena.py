@@ -5,12 +5,14 @@ A slot is a place that is the same in every object, and has pages in one of them
 its request, or one of the daemon's own while there are none. So there is one bound for all, and a request goes over to
 another group by one copy, for which there is always room. Free slots are used last in, first out, rather in the object
 that they were in, so that the touched set stays as small as the load. Idle slots from TRIM_FROM_BYTES up keep their
-pages only up to ``kept_bytes``; beyond that their pages go back to the kernel when they are freed. An object lasts as
-long as it has a worker or a slot. Owner: the thread of the daemon's event loop.
+pages only up to ``kept_bytes``: beyond that those go back to the kernel that have been idle longest, whoever used them,
+so that a group that was busy once leaves room to one that is. An object lasts as long as it has a worker or a slot.
+Owner: the thread of the daemon's event loop.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +27,8 @@ TRIM_FROM_BYTES: Final = 64 << 10
 KEPT_SHARE: Final = 8
 """The part of the arena that idle large slots may keep, which the next requests find warm: pages that are given back
 and taken anew cost more than what is copied there. By default 128 MiB: two dozen pictures of 640 by 640."""
+KEPT_LEAST_BYTES: Final = 32 << 20
+"""Of a small arena they may keep as much as one of the largest requests takes, up to half of it."""
 NO_GROUP: Final = -1
 
 
@@ -33,16 +37,22 @@ def _charge(nbytes: int) -> int:
     return (nbytes + PAGE_BYTES - 1) & -PAGE_BYTES or PAGE_BYTES
 
 
-class Slot:
-    """A piece of ``memory``: ``size`` usable bytes from ``offset``. Identity matters; made by the arena only."""
+def _kept_of(limit_bytes: int) -> int:
+    return max(limit_bytes // KEPT_SHARE, min(limit_bytes // 2, KEPT_LEAST_BYTES))
 
-    __slots__ = ("level", "memory", "offset", "size")
+
+class Slot:
+    """A piece of ``memory``: ``size`` usable bytes from ``offset``, of which the first ``touched`` may have pages, also
+    those of earlier uses. Identity matters; made by the arena only."""
+
+    __slots__ = ("level", "memory", "offset", "size", "touched")
 
     def __init__(self, offset: int, level: int, memory: MemoryObject) -> None:
         self.offset = offset
         self.level = level
         self.memory = memory
         self.size = 0
+        self.touched = 0
 
     def view(self, nbytes: int) -> memoryview:
         """Its first bytes, writable."""
@@ -73,29 +83,31 @@ class _SizeClass:
         self.count = count
         self.made = 0
         self.used = 0
-        self.warm: dict[MemoryObject, list[tuple[Slot, int]]] = {}
+        self.warm: dict[MemoryObject, deque[Slot]] = {}
         self.cold: list[Slot] = []
 
-    def keep(self, slot: Slot, resident: int) -> None:
-        """Note a free slot that keeps its pages, of which ``resident`` bytes count."""
+    def keep(self, slot: Slot) -> None:
+        """Note a free slot that keeps its pages."""
         kept = self.warm.get(slot.memory)
         if kept is None:
-            kept = self.warm[slot.memory] = []
-        kept.append((slot, resident))
+            kept = self.warm[slot.memory] = deque()
+        kept.append(slot)
 
-    def take(self, memory: MemoryObject, level: int) -> tuple[Slot, int]:
-        """A free slot for ``memory``, and what it counted: rather one that was there. One that has pages elsewhere
-        loses them."""
+    def take(self, memory: MemoryObject, level: int) -> Slot:
+        """A free slot for ``memory``: rather one that was there. One that has pages elsewhere is to lose them."""
         if kept := self.warm.get(memory):
             return kept.pop()
         if self.cold:
-            return self.cold.pop(), 0
+            return self.cold.pop()
         if self.made < self.count:
             self.made += 1
-            return Slot(self.first + (self.made - 1) * self.slot_bytes, level, memory), 0
-        slot, resident = next(kept for kept in self.warm.values() if kept).pop()
+            return Slot(self.first + (self.made - 1) * self.slot_bytes, level, memory)
+        return next(kept for kept in self.warm.values() if kept).pop()
+
+    def discard(self, slot: Slot) -> None:
+        """Give the pages of a slot back to the kernel."""
         slot.memory.discard(slot.offset, self.slot_bytes)
-        return slot, resident
+        slot.touched = 0
 
 
 class Arena:
@@ -104,7 +116,7 @@ class Arena:
 
     def __init__(self, config: ArenaConfig, kept_bytes: int | None = None) -> None:
         self._config = config
-        self._kept_bytes = config.memory_limit_bytes // KEPT_SHARE if kept_bytes is None else kept_bytes
+        self._kept_bytes = _kept_of(config.memory_limit_bytes) if kept_bytes is None else kept_bytes
         self._classes: list[_SizeClass] = []
         self.size = self._lay_out()
         self._objects: set[MemoryObject] = set()
@@ -114,6 +126,8 @@ class Arena:
         self._by_group: dict[int, MemoryObject] = {}
         self._by_worker: dict[int, MemoryObject] = {}
         self._allocated = 0
+        self._kept: OrderedDict[Slot, None] = OrderedDict()
+        """Large slots that are free and have pages, from the one that has been idle longest."""
         self._idle_kept = 0
         self._exhausted = 0
 
@@ -149,8 +163,9 @@ class Arena:
         if not memory.workers:
             del self._by_group[memory.group]
             for size_class in self._classes:
-                for slot, resident in size_class.warm.pop(memory, ()):
-                    self._idle_kept -= resident
+                for slot in size_class.warm.pop(memory, ()):
+                    self._unkeep(slot)
+                    slot.touched = 0
                     size_class.cold.append(slot)
             self._close_unused(memory)
 
@@ -200,11 +215,13 @@ class Arena:
         return None
 
     def _take(self, level: int, size_class: _SizeClass, charge: int, memory: MemoryObject) -> Slot:
-        slot, resident = size_class.take(memory, level)
-        self._idle_kept -= resident
+        slot = size_class.take(memory, level)
+        self._unkeep(slot)
+        if slot.touched and slot.memory is not memory:
+            size_class.discard(slot)
         size_class.used += 1
         memory.slots += 1
-        slot.memory, slot.size = memory, charge
+        slot.memory, slot.size, slot.touched = memory, charge, max(slot.touched, charge)
         self._allocated += charge
         return slot
 
@@ -218,7 +235,8 @@ class Arena:
         if before is memory:
             return
         memory.view(slot.offset, nbytes)[:] = slot.view(nbytes)
-        before.discard(slot.offset, self._classes[slot.level].slot_bytes)
+        self._classes[slot.level].discard(slot)
+        slot.touched = slot.size
         before.slots -= 1
         memory.slots += 1
         slot.memory = memory
@@ -234,16 +252,36 @@ class Arena:
         size_class.used -= 1
         slot.memory.slots -= 1
         if not slot.memory.workers:  # its pages go with it
+            slot.touched = 0
             size_class.cold.append(slot)
             self._close_unused(slot.memory)
         elif size_class.slot_bytes < TRIM_FROM_BYTES:
-            size_class.keep(slot, 0)
-        elif self._idle_kept + charge <= self._kept_bytes:
-            self._idle_kept += charge
-            size_class.keep(slot, charge)
+            size_class.keep(slot)
+        elif slot.touched <= self._kept_bytes:
+            self._keep(slot, size_class)
         else:
-            slot.memory.discard(slot.offset, size_class.slot_bytes)
+            size_class.discard(slot)
             size_class.cold.append(slot)
+
+    def _keep(self, slot: Slot, size_class: _SizeClass) -> None:
+        """Keep the pages of a slot, and those of others as far as there is room beside them."""
+        while self._idle_kept + slot.touched > self._kept_bytes:
+            oldest = next(iter(self._kept))
+            others = self._classes[oldest.level]
+            first = others.warm[oldest.memory].popleft()
+            assert first is oldest, "slots of one object are kept in another order than all are"
+            self._unkeep(oldest)
+            others.discard(oldest)
+            others.cold.append(oldest)
+        self._idle_kept += slot.touched
+        self._kept[slot] = None
+        size_class.keep(slot)
+
+    def _unkeep(self, slot: Slot) -> None:
+        """A slot is taken, or loses its pages: it counts no more."""
+        if slot in self._kept:
+            del self._kept[slot]
+            self._idle_kept -= slot.touched
 
     def statistics(self) -> ArenaStatistics:
         """Counters and gauges of this moment."""
@@ -257,18 +295,20 @@ class Arena:
 
     def check_integrity(self) -> None:
         """Assert that every slot ever made is either used or free once, and that the sums are right."""
-        kept = 0
+        kept: set[Slot] = set()
         for level, size_class in enumerate(self._classes):
-            warm = [each for kept in size_class.warm.values() for each in kept]
-            free = [slot for slot, _ in warm] + size_class.cold
+            warm = [slot for slots in size_class.warm.values() for slot in slots]
+            free = warm + size_class.cold
             offsets = {slot.offset for slot in free}
             assert len(offsets) == len(free), f"a slot of class {level} is free twice"
             assert len(free) + size_class.used == size_class.made <= size_class.count
             assert all(slot.level == level and slot.size == 0 for slot in free)
-            assert all(slot.memory is memory for memory, kept in size_class.warm.items() for slot, _ in kept)
+            assert all(slot.memory is memory for memory, slots in size_class.warm.items() for slot in slots)
+            assert not any(slot.touched for slot in size_class.cold)
             assert all(memory.workers for memory in size_class.warm), "pages are kept that nobody uses"
-            kept += sum(resident for _, resident in warm)
-        assert kept == self._idle_kept <= self._kept_bytes
+            kept.update(warm if size_class.slot_bytes >= TRIM_FROM_BYTES else ())
+        assert kept == self._kept.keys()
+        assert sum(slot.touched for slot in kept) == self._idle_kept <= self._kept_bytes
         used = sum(size_class.used for size_class in self._classes)
         assert used == sum(memory.slots for memory in self._objects)
         assert all(memory.workers or memory.slots for memory in self._objects)

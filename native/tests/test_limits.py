@@ -183,6 +183,7 @@ def test_one_connection_may_hold_half_of_the_bytes_in_flight() -> None:
         third = start(channel, bytes(1_000_000))
         assert third.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "one connection" in third.details()
+        assert "(grpc.max_messages_bytes)" in third.details()
         assert host.is_counted("connection_bytes_refused", 1)
         assert host.server.statistics()["bytes_in_flight_refused"] == 0
         other = start(host.channel(), bytes(1_000_000))

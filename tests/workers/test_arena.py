@@ -116,9 +116,55 @@ def test_memory_goes_back_after_a_burst(arena: Arena) -> None:
     assert resident_bytes(arena.own) == MIB
     assert arena.statistics().idle_kept_bytes == MIB
     again = take(arena, MIB)
-    assert again is slots[0], "the slot that still has its pages comes first"
+    assert again is slots[1], "the slot that still has its pages comes first"
     assert again.view(MIB) == b"\x01" * MIB
     arena.free(again)
+
+
+def test_what_was_used_last_keeps_its_pages_whoever_used_it(arena: Arena) -> None:
+    first, second = arena.attach(1, 7), arena.attach(2, 8)
+    for memory in (first, second):
+        slot = take(arena, MIB, memory)
+        slot.view(MIB)[:] = b"x" * MIB
+        arena.free(slot)
+    assert (resident_bytes(first), resident_bytes(second)) == (0, MIB), (
+        "a group that is idle left nothing to the other"
+    )
+    assert arena.statistics().idle_kept_bytes == MIB
+
+
+def test_a_slot_that_had_more_pages_counts_all_of_them(arena: Arena) -> None:
+    memory = arena.attach(1, 7)
+    for nbytes in (MIB, 100 * KIB):
+        slot = take(arena, nbytes, memory)
+        slot.view(nbytes)[:] = b"x" * nbytes
+        arena.free(slot)
+    assert arena.statistics().idle_kept_bytes == resident_bytes(memory) == MIB
+
+
+@pytest.mark.parametrize(
+    "nbytes", [8 * MIB + 1, 16 * MIB, 20 * MIB, 31 * MIB, 33 * MIB, 64 * MIB, 100 * MIB, 128 * MIB]
+)
+def test_large_tensors_are_refused_for_the_limit_and_not_for_slots(nbytes: int) -> None:
+    config = ArenaConfig()
+    arena = Arena(config)
+    while arena.allocate(nbytes, arena.own) is not None:
+        pass
+    assert arena.statistics().allocated_bytes > config.memory_limit_bytes // 2
+    arena.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(1024, 128), (512, 64), (256, 32), (128, 32), (64, 32), (32, 16)]
+)
+def test_a_small_arena_keeps_what_a_large_request_takes(limit: int, kept: int) -> None:
+    arena = Arena(ArenaConfig(memory_limit_bytes=limit * MIB))
+    memory = arena.attach(1, 7)
+    slots = [take(arena, 4 * MIB, memory) for _ in range(limit // 8)]
+    for slot in slots:
+        arena.free(slot)
+    assert arena.statistics().idle_kept_bytes == kept * MIB
+    arena.close()
 
 
 def test_nobody_can_shrink_it_under_our_feet(arena: Arena) -> None:

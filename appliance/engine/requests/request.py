@@ -256,7 +256,9 @@ class Request:
         span, group = self._input_bytes(), self.served.placed.group
         slot = arena.allocate(span + self._room_for_outputs(arena), arena.of_group(group))
         if slot is None:
-            return QueueFull("Exceeds maximum queue size: no memory left for tensors")
+            return QueueFull(
+                "Exceeds maximum queue size: no memory left for tensors (arena.memory_limit_bytes)"
+            )
         error = self.memory.store(arena, slot, self._ordered(tensors), span)
         if error is not None:
             self.memory.free(arena)

@@ -25,6 +25,7 @@ from appliance.domain.load_wish import LoadWish
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
+from appliance.process.heap import trim_heap
 from appliance.process.memory import private_bytes
 from appliance.process.priority import yield_disk, yield_processor
 from appliance.runtimes import reshape
@@ -40,7 +41,6 @@ from appliance.runtimes.runtime import (
     is_sealed,
     note_of,
 )
-from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import Built, Judge, build_form, check_seal

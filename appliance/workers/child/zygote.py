@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
+from appliance.process.heap import trim_heap
 from appliance.process.life import adopt_orphans, die_with_parent, ignore_terminal_signals, rename
 from appliance.process.priority import USUAL_TURN_NS, take_turns
 from appliance.runtimes.runtime import AbsentRuntime, Runtime, extra_devices, extra_files, open_runtimes
-from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
 from appliance.workers.child.refusals import Refusals

@@ -409,7 +409,9 @@ pub(crate) fn over_budget(resources: &Resources, over: OverBudget) -> Fault {
     };
     Fault::status(
         code::RESOURCE_EXHAUSTED,
-        format!("there is no memory for this request now: {whose} may take {bound} bytes"),
+        format!(
+            "there is no memory for this request now: {whose} may take {bound} bytes (grpc.max_messages_bytes)"
+        ),
     )
 }
 
