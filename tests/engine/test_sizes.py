@@ -130,6 +130,10 @@ def test_what_may_leave_grows_as_far_as_it_fits_beside_what_stays_and_another_on
     assert changed == [grown]
     assert counted(sizes, stays, grown, other, stays=(stays,)) == [5 * MB, 50 * MB, 25 * MB]
     assert counted(sizes, grown, other) == [75 * MB, 25 * MB]
+    large = grown_to(sizes, 4, 70, 70)
+    assert counted(sizes, grown, large) == [45 * MB, 0], (
+        "half of what is left, or nothing would count beside it"
+    )
     on_device = make_served(
         id=9, model=replace(make_version("m", 9), device=ON_CUDA), fingerprint="", meter=VersionMeter("m", 9)
     )

@@ -20,6 +20,7 @@ from appliance.workers.port import ModelLoaded
 
 SHARE: Final = 4
 FREE_PARTS: Final = 2
+GROWTH_PARTS: Final = 2
 NEGLIGIBLE: Final = 8
 
 
@@ -122,7 +123,8 @@ class Sizes:
     def bound_growth(self, serving: Collection[Served], stays: Collection[int]) -> list[Served]:
         """Have as much of what versions have taken since they were loaded count as leaves room for the largest other
         one beside those that stay in memory: those that have grown may put others out, but keep none away for good.
-        Gives those that count otherwise than before."""
+        Of one that may leave half of what there is beside it counts in any case. Gives those that count otherwise than
+        before."""
         here = [each for each in serving if each.model.on_cpu]
         if not any(self._growth(each.id) for each in here):
             return []
@@ -143,7 +145,8 @@ class Sizes:
                 room_bytes, left_bytes = room_bytes - grown_bytes, left_bytes - grown_bytes
         for each in going:
             other_bytes = next((loaded[it.id] for it in largest if it is not each), 0)
-            self._growth_max[each.id] = max(left_bytes - loaded[each.id] - other_bytes, 0)
+            room_bytes = max(left_bytes - loaded[each.id], 0)
+            self._growth_max[each.id] = max(room_bytes - other_bytes, room_bytes // GROWTH_PARTS)
         return [each for each in here if self.footprint(each).bytes != before[each.id]]
 
     def _growth(self, model: int) -> int:
