@@ -125,7 +125,7 @@ def test_a_pinned_model_that_takes_all_memory_with_its_runs_keeps_no_other_away(
     """What others take was refused for good beside it."""
     write_fake(tmp_path, "eater", mode="eat_memory", bytes=60 * MIB)
     for name in ("one", "other"):
-        write_fake(tmp_path, name, hold_bytes=40 * MIB)
+        write_fake(tmp_path, name, hold_bytes=60 * MIB)
     limit = 200 * MIB
     sections = {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": limit, "pins": ["eater"]}}
     daemon = serve(tmp_path, sections)

@@ -123,8 +123,8 @@ class Sizes:
     def bound_growth(self, serving: Collection[Served], stays: Collection[int]) -> list[Served]:
         """Have as much of what versions have taken since they were loaded count as leaves room for the largest other
         one beside those that stay in memory: those that have grown may put others out, but keep none away for good.
-        Of one that may leave half of what there is beside it counts in any case. Gives those that count otherwise than
-        before."""
+        What stays leaves half to others, and of one that may leave half of what is beside it counts in any case. Gives
+        those that count otherwise than before."""
         here = [each for each in serving if each.model.on_cpu]
         if not any(self._growth(each.id) for each in here):
             return []
@@ -137,7 +137,10 @@ class Sizes:
         largest = sorted(
             (each for each in going if loaded[each.id] <= left_bytes), key=lambda it: -loaded[it.id]
         )
-        room_bytes = left_bytes - (loaded[largest[0].id] if largest else 0)
+        kept_bytes = max(loaded[largest[0].id], left_bytes // GROWTH_PARTS) if largest else 0
+        room_bytes = (
+            left_bytes - kept_bytes
+        )  # one alone could be kept away by any other that is always in use
         for each in here:
             if each.id in stays:
                 self._growth_max[each.id] = max(room_bytes, 0)
