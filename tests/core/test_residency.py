@@ -217,6 +217,23 @@ def test_who_withdraws_last_takes_the_load_that_was_not_begun_with_him() -> None
     assert rig.tell(events.Done(1, MS, 100)) == [actions.Release(1, (1,))]
 
 
+def test_what_is_left_of_models_that_all_wait_for_their_weights_is_in_nobodys_way_for_ever() -> None:
+    """They had grown meanwhile, and none of them could leave."""
+    rig = Rig(300, ResidencyPolicy(loads_at_once=1))
+    rig.add(9, Residency.COLD, evictable=0)
+    for model in (1, 2):
+        rig.add(model, Residency.WEIGHTS_EVICTED, evictable=60)
+    for model in (9, 1, 2):
+        assert isinstance(rig.ask(model, model)[0], actions.Wait)
+    for model in (1, 2):
+        assert not rig.tell(events.Measured(model, Footprint(190, 60)))
+    assert rig.tell(events.Gone(9)) == [actions.Unload(2)]
+    assert rig.tell(events.Done(2)) == [actions.PageIn(1, False)]
+    assert rig.tell(events.Done(1, 10 * MS, 60)) == [actions.Release(1, (1,)), actions.Unload(1)]
+    assert rig.tell(events.Done(1)) == [actions.Load(2, False)]
+    assert rig.tell(events.Done(2, 100 * MS, 190)) == [actions.Release(2, (2,))]
+
+
 def test_a_declined_eviction_serves_who_asked_meanwhile() -> None:
     rig = Rig(110)
     rig.add(1)

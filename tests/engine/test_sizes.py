@@ -88,6 +88,59 @@ def test_nothing_that_runs_by_itself_grows_beyond_all_there_is(loaded: int) -> N
     assert sizes.footprint(served).bytes == max(LIMITS[CPU], loaded + PROCESS_BYTES)
 
 
+def test_a_session_that_takes_the_place_of_one_or_takes_more_than_others_is_counted_once() -> None:
+    sizes, served = Sizes(True, LIMITS), version(1, 10 * MB)
+    measured(sizes, served, 10 * MB)
+    loaded = sizes.footprint(served)
+    sizes.grew(served, 1, 40 * MB)
+    sizes.grew(served, 7, 40 * MB)
+    measured(sizes, served, 30 * MB)  # in worker 1, and others of it are expected to take as much
+    assert sizes.footprint(served) == loaded._replace(bytes=loaded.bytes + 20 * MB + 10 * MB)
+
+
+def counted(sizes: Sizes, *versions: Served, stays: tuple[Served, ...] = ()) -> list[int]:
+    """What each counts with above what it took when it was loaded, when that was bounded."""
+    sizes.bound_growth(versions, {each.id for each in stays})
+    return [sizes.footprint(each).bytes - sizes.session_bytes(each) - PROCESS_BYTES for each in versions]
+
+
+def grown_to(sizes: Sizes, number: int, loaded: int, now: int) -> Served:
+    served = version(number, 10 * MB)
+    measured(sizes, served, loaded * MB - PROCESS_BYTES)
+    sizes.grew(served, 7 + number, now * MB - PROCESS_BYTES)
+    return served
+
+
+def test_what_stays_in_memory_may_grow_as_far_as_the_largest_other_one_still_fits() -> None:
+    sizes = Sizes(True, LIMITS)
+    one, two = grown_to(sizes, 1, 20, 35), grown_to(sizes, 2, 10, 500)
+    other, too_large = grown_to(sizes, 3, 30, 30), grown_to(sizes, 4, 75, 75)
+    assert counted(sizes, one, two, other, stays=(one, two)) == [15 * MB, 20 * MB, 0]
+    assert sizes.bound_growth((one, two, other), {1, 2}) == [], "nothing is new"
+    assert counted(sizes, one, two, other, too_large, stays=(one, two)) == [15 * MB, 20 * MB, 0, 0]
+    assert counted(sizes, one, two, stays=(one, two)) == [15 * MB, 55 * MB]
+    sizes.ended(8)
+    assert counted(sizes, one, two, stays=(one, two)) == [0, 70 * MB]
+
+
+def test_what_may_leave_grows_as_far_as_it_fits_beside_what_stays_and_another_one() -> None:
+    sizes = Sizes(True, LIMITS)
+    stays, grown, other = grown_to(sizes, 1, 20, 25), grown_to(sizes, 2, 10, 500), grown_to(sizes, 3, 15, 40)
+    changed = sizes.bound_growth((stays, grown, other), {1})
+    assert changed == [grown]
+    assert counted(sizes, stays, grown, other, stays=(stays,)) == [5 * MB, 50 * MB, 25 * MB]
+    assert counted(sizes, grown, other) == [75 * MB, 25 * MB]
+    large = grown_to(sizes, 4, 70, 70)
+    assert counted(sizes, grown, large) == [45 * MB, 0], (
+        "half of what is left, or nothing would count beside it"
+    )
+    on_device = make_served(
+        id=9, model=replace(make_version("m", 9), device=ON_CUDA), fingerprint="", meter=VersionMeter("m", 9)
+    )
+    assert counted(sizes, grown) == [90 * MB]
+    assert sizes.bound_growth((on_device,), {9}) == [], "nobody sees there what runs take"
+
+
 def test_what_a_version_cost_before_a_restart_is_what_is_expected_of_it() -> None:
     records = MemoryRecords()
 

@@ -118,6 +118,31 @@ def test_memory_that_a_model_takes_with_its_runs_is_not_there_for_others(
     assert document["residency"]["used_bytes"] < limit
 
 
+@pytest.mark.every_front_end
+def test_a_pinned_model_that_takes_all_memory_with_its_runs_keeps_no_other_away(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """What others take was refused for good beside it."""
+    write_fake(tmp_path, "eater", mode="eat_memory", bytes=60 * MIB)
+    for name in ("one", "other"):
+        write_fake(tmp_path, name, hold_bytes=60 * MIB)
+    limit = 200 * MIB
+    sections = {**FAKE_SECTIONS, **ALONE, "residency": {"budget_bytes": limit, "pins": ["eater"]}}
+    daemon = serve(tmp_path, sections)
+    daemon.until("all ready", all_ready)
+    for _ in range(4):
+        ask(daemon.grpc, "eater")
+    crowded = daemon.until("one left", lambda it: min(residency(it).values()) == "cold")
+    assert residency(crowded)["eater"] == "resident"
+    assert crowded["residency"]["used_bytes"] <= limit
+    for name in ("one", "other", "one", "one", "one", "one"):
+        assert ask(daemon.grpc, name).as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    document = daemon.status()["residency"]
+    assert document["refused"] == 0
+    assert document["loads"] <= 3, "the last that came stays"
+    assert document["problems"] == []
+
+
 def test_a_worker_killed_while_weights_are_evicted_or_paged_in_costs_nobody_an_answer(
     serve: Serve, tmp_path: Path
 ) -> None:

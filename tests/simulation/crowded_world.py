@@ -1,6 +1,7 @@
 """A world of swaps in too little memory: versions move in and out of it while others take their names, and come back.
 
-As the world of swaps, by seed; some processes take their time to end, and half of the wishes are for the one before.
+As the world of swaps, by seed; some processes take their time to end, runs make models take more memory, and half of
+the wishes are for the one before.
 A request may be refused for want of memory, or fail with its version where no other can be asked, being out of memory;
 none ends because its version was replaced. Where models share a process, one of them may die with it, twice.
 
@@ -36,6 +37,7 @@ class LingeringWorkers(FatedWorkers):
 
     linger_ms = 80
     evictable_bytes = 2 * PROCESS_BYTES
+    growth = 0.3
 
     def stop(self, worker: int) -> None:
         self._stopping.add(worker)

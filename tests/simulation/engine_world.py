@@ -79,6 +79,7 @@ class EngineWorld(EngineTurns):
             lambda event: self.engine.pool_event(event),  # noqa: PLW0108  the engine is made later
             self.trouble,
         )
+        self.workers.growth = 0.2 * (seed % 2)
         self.scheduler = Scheduler(Planning())
         self.engine = Engine(
             terms=EngineTerms(

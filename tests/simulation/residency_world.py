@@ -207,7 +207,7 @@ class ResidencyWorld:
                 over = isinstance(event, FORCING) or self.above_before
                 known = self.served(action.model)
                 assert not known.retention.pinned, action
-                assert not known.waiting, action
+                assert not known.waiting or known.residency is Residency.WEIGHTS_EVICTED, action
                 assert action.model not in self.in_use, action
                 assert over or known.available_ns <= self.now_ns, f"{action} while it is held"
                 assert action.model not in self.moves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from appliance.domain.assessment import Assessment
 from appliance.domain.exit_cause import ExitCause
@@ -19,6 +19,7 @@ from tests.workers.without_memory import WithoutMemory
 
 MS = 1_000_000
 EVICTABLE_BYTES = 1 << 20
+GROWN_BYTES_MAX = 20 << 20
 
 
 class World:
@@ -61,6 +62,9 @@ class ScriptedWorkers(WithoutMemory):
     told.
     """
 
+    growth = 0.0
+    """The chance that a run makes its model take more memory."""
+
     def __init__(
         self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None], trouble: float
     ) -> None:
@@ -71,6 +75,7 @@ class ScriptedWorkers(WithoutMemory):
         self._queues: dict[int, list[port.Run]] = {}
         self._holds: dict[int, dict[int, ModelVersion]] = {}
         self._loading: dict[int, list[int]] = {}
+        self._takes: dict[int, dict[int, int]] = {}
         self._aside: dict[int, list[tuple[int, Callable[[], None]]]] = {}
         self._evict: dict[int, set[int]] = {}
         self._kept: dict[int, dict[int, tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]] = {}
@@ -139,6 +144,11 @@ class ScriptedWorkers(WithoutMemory):
         if failure is None:
             self._evict[worker].discard(model)
         self._emit(port.WeightsPagedIn(worker, model, EVICTABLE_BYTES, 3 * MS, failure))
+
+    def grown(self, worker: int) -> Mapping[int, int]:
+        """What runs made their models take."""
+        takes, self._takes[worker] = self._takes.get(worker, {}), {}
+        return takes
 
     def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         assert worker in self._queues, "a form for a worker that does not live"
@@ -232,6 +242,8 @@ class ScriptedWorkers(WithoutMemory):
         if not self._queues[worker] or self._queues[worker][0] is not run:
             return
         self._queues[worker].pop(0)
+        if self.growth and self._world.random.random() < self.growth:
+            self._takes.setdefault(worker, {})[run.model] = self._world.random.randrange(GROWN_BYTES_MAX)
         results = tuple(self._result(worker, run.model, item) for item in run.items)
         self._emit(port.RunFinished(worker, run.batch, results, 1000, MS, 1000))
         if self._queues[worker]:

@@ -128,6 +128,17 @@ def test_what_the_fast_session_takes_is_counted_when_it_is_there(world: EarlyWor
     world.settle()
 
 
+def test_what_the_last_request_has_made_a_model_take_is_seen_though_nothing_else_happens(
+    world: EarlyWorld,
+) -> None:
+    before = world.engine.status().residency.used_bytes
+    world.workers.growth = 1.0
+    ask(world, world.small)
+    world.run(5_000)
+    assert world.engine.status().residency.used_bytes > before
+    world.settle()
+
+
 def verified(world: EarlyWorld) -> tuple[int, int, int]:
     figures = world.engine.status().residency
     return figures.verified, figures.verified_bytes, figures.not_as_stored

@@ -70,7 +70,7 @@ class _Advance:
             reserved += model.bytes_missing
             free = self._books.left_bytes - table.used_bytes
             if reserved > free:
-                self._make_room(reserved - free - table.leaving_bytes)
+                self._make_room(reserved - free - table.leaving_bytes, wanted=model)
             elif model.move is Move.NONE:
                 reserved -= model.bytes_missing
                 self._start(model)
@@ -112,9 +112,9 @@ class _Advance:
         if not self._unchecked and not table.leaving_bytes:
             self._wake_for(missing)
 
-    def _make_room(self, missing: int, *, forced: bool = False) -> None:
+    def _make_room(self, missing: int, *, forced: bool = False, wanted: Model | None = None) -> None:
         """Begin to put out what is worth least, if that will be enough. ``forced``: whether or not it will, and
-        without regard to holds."""
+        without regard to holds. ``wanted`` is for whom."""
         if missing <= 0:
             return
         models, protected = self._books.table.models, self._books.reservations.protected
@@ -128,12 +128,25 @@ class _Advance:
             and self._books.evictable(each, self._now_ns)
             and each.model not in protected
         ]
+        if self._is_stuck(wanted, missing):
+            may_leave += [
+                each
+                for each in looked_at
+                if each is not wanted and each.waits_without_weights and each.model not in protected
+            ]
         if not forced and sum(each.bytes_now for each in may_leave) < missing:
             return
         if self._idle is None:
             self._unchecked |= dict.fromkeys(each.model for each in may_leave)
             return
         self._put_out(may_leave, missing)
+
+    def _is_stuck(self, wanted: Model | None, missing: int) -> bool:
+        """Whether ``wanted`` is the first that requests wait for, and time alone brings no room for it: others wait as
+        well, and what is left of them without their weights is in the way."""
+        if wanted is None or wanted.model != next(iter(self._books.waiting.queue), None):
+            return False
+        return sum(each.bytes_now for each in self._books.table if each.may_leave) < missing
 
     def _put_out(self, may_leave: list[Model], missing: int) -> None:
         table = self._books.table

@@ -2,9 +2,10 @@
 
 Rules it keeps: what is charged never passes the budget but by what operators, measurements or pins take of it; a pinned
 model is never put out, nor one with requests in flight or waiting, nor one that has just come (it stays as long as
-loading it took, so that the box does not only load) or was used within its keep-warm time. What is worth least per byte
-(``popularity``) goes first; evicting a model's weights is one step, unloading it another one with a price and bytes of
-its own, so that weights go before processes.
+loading it took, so that the box does not only load) or was used within its keep-warm time. What is left of one
+without its weights goes though requests wait for it, where nothing else makes room for the first that is waited for.
+What is worth least per byte (``popularity``) goes first; evicting a model's weights is one step, unloading it another
+one with a price and bytes of its own, so that weights go before processes.
 
 It does not know what a load is, and trusts its driver to answer every Load, PageIn, EvictWeights and Unload by
 one Done, Declined or Failed.

@@ -94,6 +94,12 @@ class Model:
         return there and not (self.retention.pinned or self.retention.held or self.waiting)
 
     @property
+    def waits_without_weights(self) -> bool:
+        """Whether requests wait for it, and all that it has in memory is what evicting its weights left."""
+        there = self.move is Move.NONE and self.residency is Residency.WEIGHTS_EVICTED
+        return there and bool(self.waiting) and not self.stays
+
+    @property
     def available_ns(self) -> int:
         """From when on it may be put out, as far as time alone says."""
         if self.residency is not Residency.RESIDENT:

@@ -177,16 +177,18 @@ class CacheMoves:
         cached.served.memory.residency = Residency.COLD
         return [events.Done(cached.served.id), self._measured(cached.served)]
 
-    def grown(self) -> list[Event]:
-        """See what workers hold by now."""
-        told: list[Event] = []
+    def grown(self, stays: Collection[int]) -> list[Event]:
+        """See what workers hold by now. ``stays`` are versions that are not put out."""
+        told: dict[int, Served] = {}
         for worker, _ in self._rollouts.groups.workers():
             for model, memory_bytes in self._workers.grown(worker.id).items():
                 served = self._rollouts.served(model)
                 if served is not None and self._sizes.knows(model):
                     self._sizes.grew(served, worker.id, memory_bytes)
-                    told += [self._measured(served)] if model in self.cached else []
-        return told
+                    told |= {model: served} if model in self.cached else {}
+        serving = [cached.served for cached in self.cached.values()]
+        told |= {each.id: each for each in self._sizes.bound_growth(serving, stays)}
+        return [self._measured(served) for served in told.values()]
 
     def _measured(self, served: Served) -> Event:
         return events.Measured(served.id, self._sizes.footprint(served))

@@ -162,7 +162,10 @@ class ModelCache:
         if now_ns - self._weighed_ns >= SAMPLE_NS:
             self._weighed_ns = now_ns
             self._sample(now_ns)
-            self._tell_all(self._moves.grown(), now_ns)
+            stays = {each.model for each in self._memory.models() if each.stays}
+            self._tell_all(self._moves.grown(stays), now_ns)
+            if self._cached:  # with nothing else to do: the last request is that which has made them grow
+                self._shell.pace.at(now_ns + SAMPLE_NS)
         if self._room:
             self._shell.pace.at(self._room.next_deadline_ns)
 

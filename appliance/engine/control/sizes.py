@@ -7,12 +7,12 @@ disks of boxes wear. Owner: the model cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from appliance.core.memory.footprint import Footprint, Residency, Size
 from appliance.core.memory.homes import CONTEXT_BYTES, room_bytes
-from appliance.domain.device import DeviceName
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
 from appliance.engine.versions.served import Served
@@ -20,6 +20,7 @@ from appliance.workers.port import ModelLoaded
 
 SHARE: Final = 4
 FREE_PARTS: Final = 2
+GROWTH_PARTS: Final = 2
 NEGLIGIBLE: Final = 8
 
 
@@ -89,7 +90,9 @@ class Sizes:
         self._costs = costs
         self._sizes: dict[int, Size] = {}
         self._grown: dict[int, dict[int, int]] = {}
-        """What versions have taken since they were loaded, by their ids, in each of their workers."""
+        """What versions take, by their ids, in each of their workers where that is more than when they were loaded."""
+        self._growth_max: dict[int, int] = {}
+        """How much of that counts at most."""
 
     def measured(self, served: Served, event: ModelLoaded, room_bytes: int = 0) -> None:
         """Take in what a worker said that has loaded it; the largest of them counts. Of a device no more than there was
@@ -103,6 +106,7 @@ class Sizes:
             costs = costs if event.device_bytes <= (room_bytes or event.device_bytes) else None
             device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
             event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
+        self.ended_in(served.id, event.worker)  # of the session that was there before
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
         if costs is not None:
@@ -114,9 +118,45 @@ class Sizes:
 
     def grew(self, served: Served, worker: int, memory_bytes: int) -> None:
         """It takes so much in that worker now: the runtime keeps the memory of the largest batch that ran."""
-        more_bytes = memory_bytes - self._sizes[served.id].memory_bytes
-        if more_bytes > 0:
-            self._grown.setdefault(served.id, {})[worker] = more_bytes
+        self._grown.setdefault(served.id, {})[worker] = memory_bytes
+
+    def bound_growth(self, serving: Collection[Served], stays: Collection[int]) -> list[Served]:
+        """Have as much of what versions have taken since they were loaded count as leaves room for the largest other
+        one beside those that stay in memory: those that have grown may put others out, but keep none away for good.
+        What stays leaves half to others, and of one that may leave half of what is beside it counts in any case. Gives
+        those that count otherwise than before."""
+        here = [each for each in serving if each.model.on_cpu]
+        if not any(self._growth(each.id) for each in here):
+            return []
+        before = {each.id: self.footprint(each).bytes for each in here}
+        loaded = {each.id: self._of(each, self._sizes[each.id]).bytes for each in here}
+        left_bytes = self._limits.get(CPU, 1 << 62) - sum(
+            loaded[each.id] for each in here if each.id in stays
+        )
+        going = [each for each in here if each.id not in stays]
+        largest = sorted(
+            (each for each in going if loaded[each.id] <= left_bytes), key=lambda it: -loaded[it.id]
+        )
+        kept_bytes = max(loaded[largest[0].id], left_bytes // GROWTH_PARTS) if largest else 0
+        room_bytes = (
+            left_bytes - kept_bytes
+        )  # one alone could be kept away by any other that is always in use
+        for each in here:
+            if each.id in stays:
+                self._growth_max[each.id] = max(room_bytes, 0)
+                grown_bytes = min(self._growth(each.id), max(room_bytes, 0))
+                room_bytes, left_bytes = room_bytes - grown_bytes, left_bytes - grown_bytes
+        for each in going:
+            other_bytes = next((loaded[it.id] for it in largest if it is not each), 0)
+            room_bytes = max(left_bytes - loaded[each.id], 0)
+            self._growth_max[each.id] = max(room_bytes - other_bytes, room_bytes // GROWTH_PARTS)
+        return [each for each in here if self.footprint(each).bytes != before[each.id]]
+
+    def _growth(self, model: int) -> int:
+        """What it takes more than when it was loaded."""
+        if not (grown := self._grown.get(model)):
+            return 0
+        return sum(max(each - self._sizes[model].memory_bytes, 0) for each in grown.values())
 
     def left(self, served: Served) -> None:
         """It leaves its workers, and what it has taken since it was loaded goes with it."""
@@ -124,7 +164,11 @@ class Sizes:
 
     def ended(self, worker: int) -> list[int]:
         """The worker's memory is free; gives the versions that had taken more there."""
-        return [model for model, grown in self._grown.items() if grown.pop(worker, 0)]
+        return [model for model in self._grown if self.ended_in(model, worker)]
+
+    def ended_in(self, model: int, worker: int) -> bool:
+        """What it took there is free; gives whether that was more than when it was loaded."""
+        return self._grown.get(model, {}).pop(worker, None) is not None
 
     def came_back(self, served: Served, ns: int, *, by_page_in: bool) -> None:
         """Take in how long bringing it back took."""
@@ -133,8 +177,8 @@ class Sizes:
 
     def forget(self, model: int) -> None:
         """Forget a version."""
-        self._sizes.pop(model, None)
-        self._grown.pop(model, None)
+        for known in (self._sizes, self._grown, self._growth_max):
+            known.pop(model, None)
 
     # --- what is asked
 
@@ -149,11 +193,12 @@ class Sizes:
     def footprint(self, served: Served) -> Footprint:
         """Its memory: that of all its processes, whose weights are the same pages."""
         footprint = self._of(served, self._sizes[served.id])
-        if not (grown_bytes := sum(self._grown.get(served.id, {}).values())):
+        if not (grown_bytes := self._growth(served.id)):
             return footprint
         # At most all there is: what takes more by itself would only be put out and loaded, again and again.
-        limit_bytes = max(self._limits.get(served.memory.device, 1 << 62), footprint.bytes)
-        return footprint._replace(bytes=min(footprint.bytes + grown_bytes, limit_bytes))
+        limit_bytes = max(self._limits.get(served.memory.device, 1 << 62) - footprint.bytes, 0)
+        counted_bytes = min(grown_bytes, self._growth_max.get(served.id, limit_bytes))
+        return footprint._replace(bytes=footprint.bytes + counted_bytes)
 
     def expected(self, served: Served) -> Footprint:
         """What it takes, or is expected to."""
