@@ -93,6 +93,8 @@ class Sizes:
         """What versions take, by their ids, in each of their workers where that is more than when they were loaded."""
         self._growth_max: dict[int, int] = {}
         """How much of that counts at most."""
+        self._bounded_by: object = None
+        """The versions by which that is so: those that serve and those that stay; None: sizes have changed since."""
 
     def measured(self, served: Served, event: ModelLoaded, room_bytes: int = 0) -> None:
         """Take in what a worker said that has loaded it; the largest of them counts. Of a device no more than there was
@@ -109,16 +111,19 @@ class Sizes:
         self.ended_in(served.id, event.worker)  # of the session that was there before
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
+        self._bounded_by = None
         if costs is not None:
             costs.loaded(served, event)
 
     def assumed(self, served: Served) -> None:
         """Have it count as it is expected to be, until it has been loaded."""
         self._sizes[served.id] = self._guess(served)
+        self._bounded_by = None
 
     def grew(self, served: Served, worker: int, memory_bytes: int) -> None:
         """It takes so much in that worker now: the runtime keeps the memory of the largest batch that ran."""
         self._grown.setdefault(served.id, {})[worker] = memory_bytes
+        self._bounded_by = None
 
     def bound_growth(self, serving: Collection[Served], stays: Collection[int]) -> list[Served]:
         """Have as much of what versions have taken since they were loaded count as leaves room for the largest other
@@ -126,8 +131,10 @@ class Sizes:
         What stays leaves half to others, and of one that may leave half of what is beside it counts in any case. Gives
         those that count otherwise than before."""
         here = [each for each in serving if each.model.on_cpu]
-        if not any(self._growth(each.id) for each in here):
+        goes_by = frozenset(each.id for each in here), frozenset(stays)
+        if goes_by == self._bounded_by or not any(self._growth(each.id) for each in here):
             return []
+        self._bounded_by = goes_by
         before = {each.id: self.footprint(each).bytes for each in here}
         loaded = {each.id: self._of(each, self._sizes[each.id]).bytes for each in here}
         left_bytes = self._limits.get(CPU, 1 << 62) - sum(
@@ -138,9 +145,8 @@ class Sizes:
             (each for each in going if loaded[each.id] <= left_bytes), key=lambda it: -loaded[it.id]
         )
         kept_bytes = max(loaded[largest[0].id], left_bytes // GROWTH_PARTS) if largest else 0
-        room_bytes = (
-            left_bytes - kept_bytes
-        )  # one alone could be kept away by any other that is always in use
+        # For one other alone, any that is always in use would keep it away.
+        room_bytes = left_bytes - kept_bytes
         for each in here:
             if each.id in stays:
                 self._growth_max[each.id] = max(room_bytes, 0)
@@ -161,6 +167,7 @@ class Sizes:
     def left(self, served: Served) -> None:
         """It leaves its workers, and what it has taken since it was loaded goes with it."""
         self._grown.pop(served.id, None)
+        self._bounded_by = None
 
     def ended(self, worker: int) -> list[int]:
         """The worker's memory is free; gives the versions that had taken more there."""
@@ -168,7 +175,9 @@ class Sizes:
 
     def ended_in(self, model: int, worker: int) -> bool:
         """What it took there is free; gives whether that was more than when it was loaded."""
-        return self._grown.get(model, {}).pop(worker, None) is not None
+        ended = self._grown.get(model, {}).pop(worker, None) is not None
+        self._bounded_by = None if ended else self._bounded_by
+        return ended
 
     def came_back(self, served: Served, ns: int, *, by_page_in: bool) -> None:
         """Take in how long bringing it back took."""
