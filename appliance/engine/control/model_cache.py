@@ -159,13 +159,14 @@ class ModelCache:
             self._tell(events.Changed(tuple(gone)), now_ns)
         if now_ns >= self._memory.due_ns:
             self._tell(events.Settle(), now_ns)
-        if now_ns - self._weighed_ns >= SAMPLE_NS:
+        due_ns = self._weighed_ns + SAMPLE_NS
+        if now_ns >= due_ns:
             self._weighed_ns = now_ns
             self._sample(now_ns)
             stays = {each.model for each in self._memory.models() if each.stays}
             self._tell_all(self._moves.grown(stays), now_ns)
-            if self._cached:  # with nothing else to do: the last request is that which has made them grow
-                self._shell.pace.at(now_ns + SAMPLE_NS)
+        elif self._cached:  # it may be the last request for long that has made them grow
+            self._shell.pace.at(due_ns)
         if self._room:
             self._shell.pace.at(self._room.next_deadline_ns)
 
