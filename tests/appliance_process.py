@@ -80,10 +80,10 @@ class ApplianceProcess:
         """Everything it printed so far."""
         return self.log_path.read_text(errors="replace")
 
-    def wait_log(self, text: str, timeout_s: float = START_S) -> None:
-        """Wait until what it printed holds ``text``: lines are written by a thread of their own."""
+    def wait_log(self, text: str, timeout_s: float = START_S, times: int = 1) -> None:
+        """Wait until what it printed holds ``text`` so many ``times``: lines are written by a thread of their own."""
         end = time.monotonic() + timeout_s
-        while text not in self.log():
+        while self.log().count(text) < times:
             assert time.monotonic() < end, f"never said '{text}':\n{self.log()}"
             time.sleep(PAUSE_S)
 

@@ -84,6 +84,7 @@ def test_the_log_names_what_a_worker_had_that_ended_and_what_it_did(serve: Serve
     daemon.wait_log("worker exited")
     with pytest.raises(InferenceServerException, match="died with the request"):
         ask(daemon.grpc, "poisoned", first=66)
+    daemon.wait_log('"worker exited"', times=2)
     ended = [line for line in daemon.log().splitlines() if '"worker exited"' in line]
     told = [(line.get("model"), sorted(line["models"])) for line in map(json.loads, ended)]
     both = ["neighbour/1", "poisoned/1"]
