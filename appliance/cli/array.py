@@ -79,6 +79,18 @@ def zeros(shape: Sequence[int], datatype: Datatype) -> Array:
     return Array(values=values, shape=fixed, note=note if free else "")
 
 
+def add_shapes(parser: argparse.ArgumentParser, about: str) -> None:
+    """Declare sizes for free dimensions; ``about`` is the help."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=named_shape,
+        metavar="INPUT=D1,D2",
+        help=f"{about}; may be repeated",
+    )
+
+
 def named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """The type of an argument INPUT=D1,D2."""
     match = _NAMED_SHAPE.fullmatch(text)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.cli import endpoint
-from appliance.cli.array import Array, encode, fit_shape, named_shape, narrowed, parse_values, read_npy, zeros
+from appliance.cli.array import Array, add_shapes, encode, fit_shape, narrowed, parse_values, read_npy, zeros
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.numbers import DAY_MS, natural, number
@@ -40,14 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", action="append", default=[], metavar="[NAME=]VALUES|@FILE", help="once for each input"
     )
     parser.add_argument("--zeros", action="store_true", help="fill inputs that are not given with zeros")
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=named_shape,
-        metavar="INPUT=D1,D2",
-        help="how large zeros and pictures are where the model takes any size (default: 1, and as they are); may be "
-        "repeated",
+    add_shapes(
+        parser,
+        "how large zeros and pictures are where the model takes any size (default: 1, and as they are)",
     )
     parser.add_argument(
         "--output",

@@ -21,6 +21,7 @@ from appliance.workers.port import ModelLoaded
 SHARE: Final = 4
 FREE_PARTS: Final = 2
 GROWTH_PARTS: Final = 2
+"""Of what versions have taken since they were loaded no more counts than leaves one part in so many to others."""
 NEGLIGIBLE: Final = 8
 
 

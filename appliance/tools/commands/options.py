@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from appliance.cli import package_policy
-from appliance.cli.array import named_shape
+from appliance.cli import array, package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.numbers import nonnegative, version_number
 from appliance.config.repository import RepositoryConfig
@@ -40,14 +39,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
     """Sizes for free dimensions."""
-    parser.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        type=named_shape,
-        metavar="INPUT=D1,D2",
-        help="shape of an input with free dimensions, without the batch; may be repeated",
-    )
+    array.add_shapes(parser, "shape of an input with free dimensions, without the batch")
 
 
 def add_device(parser: argparse.ArgumentParser, default: str = "as that says") -> None:
