@@ -348,7 +348,7 @@ def _create_session(
     if provider not in (real := session.get_providers()):
         _check_device(version, settings)
         raise _fell_back(version, provider, real)
-    if change is None and _has_fixed_rows(version, session):
+    if change is None and _has_fixed_rows(version, session._sess):
         del session
         return _create_session(version, settings, stream=stream, graphs=graphs, change=with_free_rows)
     return session._sess
@@ -357,7 +357,7 @@ def _create_session(
 def _has_fixed_rows(version: ModelVersion, session: Any) -> bool:
     """Whether the graph says how many rows an output has, of a version that answers as many as it is asked."""
     batched = version.max_batch_size > 0
-    return batched and any(each.shape and isinstance(each.shape[0], int) for each in session.get_outputs())
+    return batched and any(each.shape and isinstance(each.shape[0], int) for each in session.outputs_meta)
 
 
 def _limit_of(version: ModelVersion, settings: RuntimeSettings) -> DeviceLimit:
