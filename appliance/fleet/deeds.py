@@ -160,7 +160,7 @@ def told_in(records: Iterable[bytes], clock: Clock) -> Told:
         match record:
             case Minute():
                 for each in record.versions:
-                    if each.outcomes or each.retries:
+                    if any(each.outcomes) or each.retries:
                         key = Key(each.name, each.version, clock.hour_ms(record.at_ms))
                         if (into := _sum(sums, key)) is not None:
                             into.add(each, record.window_ms)
