@@ -15,16 +15,16 @@ from sqlalchemy import Row
 from appliance.controller import tables
 from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.people import Unknown
-from appliance.controller.standings import report_of
+from appliance.controller.standings import SHOWN, Wished, is_current, report_of, wished_in
 from appliance.domain.errors import OperatorError
 from appliance.fleet import records
 from appliance.fleet.comparison import UNFIT, Comparison, Heard, middle_of, over_sites, sites_of
 from appliance.fleet.deeds import HOUR_MS, Deeds, Sum, decode_deeds
-from appliance.fleet.places import REVOKED
+from appliance.fleet.places import FAILURES, REVOKED
 from appliance.fleet.records import Loaded, ModelHistory, RecordInvalid
 
 ROWS_MAX: Final = 1_000_000
-COLUMNS: Final = ("name", "in_group", "state", "seen_ms", "report", "inventory")
+COLUMNS: Final = (*SHOWN, "inventory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ class Comparisons:
             devices = [
                 row for row in rows.all(tables.devices, *COLUMNS, **_key(question)) if row.state != REVOKED
             ]
+            wished = wished_in(rows)
             mine = _Done(rows, question, question.model)
             other_model = question.against_model or question.model
             theirs = mine if other_model == question.model else _Done(rows, question, other_model)
@@ -95,8 +96,10 @@ class Comparisons:
         heard = [
             each
             for row in devices
-            if (each := _heard(row, question.model, version, against, mine, theirs)) is not None
+            if (each := _heard(row, (question.model, version), against, mine, theirs, wished)) is not None
         ]
+        if not heard:
+            raise Unknown(f"no device has told of '{question.model}/{version}', and it is wished on none")
         return _comparison(question, (question.model, version), (other_model, against), heard, mine, now_ms)
 
 
@@ -121,18 +124,23 @@ def _before(done: _Done, version: int, *, is_same: bool) -> int:
     return max(lower) if lower else min(others, default=0)
 
 
-def _heard(row: Row[Any], model: str, version: int, against: int, mine: _Done, theirs: _Done) -> Heard | None:
+def _heard(
+    row: Row[Any], slot: tuple[str, int], against: int, mine: _Done, theirs: _Done, wished: Wished
+) -> Heard | None:
     """What is known of a device; None: it has nothing to do with the version."""
-    key = (row.name, version)
-    found = next((each for each in report_of(row).models if each.name == model), None)
-    wanted = found is not None and version in (found.wanted, found.serving)
-    if not (wanted or key in mine.sums or key in mine.loads):
+    model, version = slot
+    key, report = (row.name, version), report_of(row)
+    found = next((each for each in report.models if each.name == model), None)
+    is_wished = wished(model, row.name, row.in_group) == slot
+    serving = found.serving if found is not None else 0
+    if not (is_wished or serving == version or key in mine.sums or key in mine.loads):
         return None
     load, other = mine.loads.get(key), theirs.loads.get((row.name, against))
+    refuses = found is not None and found.phase in FAILURES and is_current(row, report, row.generation)
     return Heard(
         device=row.name,
         group=row.in_group,
-        serving=found.serving if found is not None else 0,
+        serving=serving,
         seen_ms=row.seen_ms,
         facts=json.loads(row.inventory),
         new=mine.deeds(row.name, version),
@@ -140,6 +148,7 @@ def _heard(row: Row[Any], model: str, version: int, against: int, mine: _Done, t
         load=_record(load.loaded, Loaded) if load is not None else None,
         old_load=_record(other.loaded, Loaded) if other is not None else None,
         ending=_record(load.ending, ModelHistory) if load is not None else None,
+        refusal=(found.phase, found.reason) if found is not None and is_wished and refuses else None,
     )
 
 

@@ -26,8 +26,8 @@ SLOW: Final = 1.5
 SITES_LEAST: Final = 3
 """Fewer have no middle to stand out of."""
 FAILING_PERCENT: Final = 1.0
-UNFIT: Final = frozenset({"refused", "rolled back", "given up"})
-"""Endings of a try after which the version does not serve."""
+UNFIT: Final = frozenset({"refused", "failed", "rolled back", "given up"})
+"""Endings of a try after which the version does not serve, and what a device says then."""
 PART: Final = 0.5
 """Of the 99th percentile that in the queue is, where requests wait."""
 MET: Final = "met"
@@ -105,7 +105,7 @@ class Comparison(Struct, frozen=True):
     ``against`` (0: there is none). ``versions`` are requests by version of the model. ``new`` and ``old`` are over all
     sites; each ratio is the middle one of those of the ``compared`` sites, of all requests, or of runs alone, and
     ``worst_ratio`` the highest one of the 99th percentile. Sites are those where
-    the version is wanted or serves, did something or was tried; ``unheard`` of them told nothing of it."""
+    the version is wished or serves, did something or was tried; ``unheard`` of them told nothing of it."""
 
     model: str
     version: int
@@ -151,7 +151,7 @@ class Judgement(Struct, frozen=True):
 
 class Heard(Struct, frozen=True):
     """What is known of a device: what it is made of, and what it did and told of the version that is looked at and of
-    the other one."""
+    the other one. ``refusal`` is what it says now of the version that is wished, and why, where it does not take it."""
 
     device: str
     group: str
@@ -163,6 +163,7 @@ class Heard(Struct, frozen=True):
     load: Loaded | None = None
     old_load: Loaded | None = None
     ending: ModelHistory | None = None
+    refusal: tuple[str, str] | None = None
 
 
 def measured(deeds: Deeds | None) -> Measured | None:
@@ -273,6 +274,7 @@ def _is_fast(site: Site, most: float) -> bool | None:
 
 def _site(heard: Heard, least: int) -> Site:
     ending, new, old = heard.ending, heard.new, heard.old
+    how, reason = heard.refusal or ((ending.ending, ending.reason) if ending is not None else ("", ""))
     total, old_total = (each.total if each is not None else None for each in (new, old))
     run, old_run = (each.run if each is not None else None for each in (new, old))
     return Site(
@@ -280,8 +282,8 @@ def _site(heard: Heard, least: int) -> Site:
         group=heard.group,
         serving=heard.serving,
         seen_ms=heard.seen_ms,
-        ending=ending.ending if ending is not None else "",
-        reason=ending.reason if ending is not None else "",
+        ending=how,
+        reason=reason,
         new=measured(heard.new),
         old=measured(heard.old),
         load=_load(heard.load),

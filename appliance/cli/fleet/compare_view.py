@@ -18,7 +18,6 @@ TITLES: Final = (
 )  # fmt: skip
 STAY: Final = TITLES[:7]
 """Columns that a narrow screen has, too."""
-UNFIT: Final = frozenset({"refused", "rolled back", "given up"})
 
 
 def summary_table(found: Any) -> None:
@@ -164,10 +163,17 @@ def _middle(loads: Sequence[Any], key: str, form: Any) -> str:
     return form(int(median(there))) if there else NONE
 
 
+def is_unfit(site: Any) -> bool:
+    """Whether the version does not serve there for a fault."""
+    from appliance.fleet.comparison import UNFIT
+
+    return site["ending"] in UNFIT
+
+
 def _badness(site: Any) -> tuple[bool, bool, float, float, str]:
     new = site["new"]
     ratio, p99 = site["p99_ratio"], new["p99_ms"] if new else None
-    return site["ending"] not in UNFIT, not site["why"], -(ratio or 0.0), -(p99 or 0.0), site["device"]
+    return not is_unfit(site), not site["why"], -(ratio or 0.0), -(p99 or 0.0), site["device"]
 
 
 def _site_row(site: Any) -> Row:

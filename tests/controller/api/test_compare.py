@@ -13,15 +13,16 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.controller import comparing, tables
 from appliance.controller.fleet_store import ROW_BYTES
-from appliance.fleet import records
+from appliance.fleet import messages, records
 from appliance.fleet.deeds import HOUR_MS
-from appliance.fleet.messages import ModelReport
+from appliance.fleet.messages import ModelReport, Report
 from appliance.fleet.records import Inventory, Loaded, ModelHistory
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_fleet_commands import Fleet, NewBox, fleet
+from tests.controller.api.test_people_api import packages, released
 from tests.fleet.test_deeds import minute
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "packages"]
 
 MS = 1_000_000
 FAST, SLOW = [1_200_000] * 200, [12_000_000] * 200
@@ -91,6 +92,36 @@ def test_an_engineer_sees_how_a_version_does_and_where_it_does_not(
     assert told.count("<circle") == 8
     assert "missed" in told
     assert "golden: too far off" in told
+
+
+def test_sites_where_it_is_wished_count_also_those_that_say_nothing_or_do_not_take_it(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    released(desk, packages[2])
+    desk.person().post("/want", {"model": "m", "group": "a", "wish": {"version": 2}})
+    two_versions(desk, new_box, "a1", FAST)
+    new_box("a2", group="a")
+    refusing = new_box("a3", group="a")
+    refusing.polled()
+    known = desk.person().get("/devices/a3")["generation"]
+    older = ModelReport(name="m", phase="refused", reason="it is older than version 5")
+    report = Report(device="a3", generation=known, models=(older,))
+    told = {"root": 1, "timestamp": known, "snapshot": known, "targets": known}
+    refusing.polled(**told, report=messages.encode(report), report_digest="x")
+    found = asked(fleet, "m=2", "--p99-ratio", "2", "--on", "60")
+    assert [(each["device"], each["ending"], each["reason"]) for each in found["sites"]] == [
+        ("a1", "", ""), ("a2", "", ""), ("a3", "refused", "it is older than version 5"),
+    ]  # fmt: skip
+    assert (found["unheard"], found["unfit"]) == (1, 1)
+    assert [found["judgement"][each] for each in ("met", "missed", "unknown", "verdict")] == [
+        1,
+        1,
+        1,
+        "unknown",
+    ]
+    status, _, err = fleet("compare", "m=9")
+    assert status == Exit.REFUSED
+    assert "no device has told of 'm/9', and it is wished on none" in err
 
 
 @pytest.mark.parametrize(
