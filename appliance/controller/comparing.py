@@ -1,6 +1,6 @@
 """How versions do on the devices of a fleet, by what was added up of their telemetry. Blocks: off the event loop.
 
-The work is bounded: hours of one model are read, ROWS_MAX of them at most, and what needs more is refused.
+The work is bounded: spans of one model are read, ROWS_MAX of them at most, and what needs more is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from appliance.controller.standings import SHOWN, Wished, is_current, report_of,
 from appliance.domain.errors import OperatorError
 from appliance.fleet import records
 from appliance.fleet.comparison import UNFIT, Comparison, Heard, middle_of, over_sites, sites_of
-from appliance.fleet.deeds import HOUR_MS, Deeds, Sum, decode_deeds
+from appliance.fleet.deeds import SPAN_MS, Deeds, Sum, decode_deeds
 from appliance.fleet.places import FAILURES, REVOKED
 from appliance.fleet.records import Loaded, ModelHistory, RecordInvalid
 
@@ -49,14 +49,15 @@ class _Done:
     def __init__(self, rows: View, question: Question, model: str) -> None:
         self.sums: dict[tuple[str, int], Sum] = {}
         self.loads: dict[tuple[str, int], Row[Any]] = {}
-        since_ms = question.since_ms - question.since_ms % HOUR_MS
+        since_ms = question.since_ms - question.since_ms % SPAN_MS
         count = 0
         for row in rows.deeds(model, since_ms, question.group, question.device, ROWS_MAX + 1):
             count += 1
             self.sums.setdefault((row.device, row.version), Sum()).add(decode_deeds(row.deeds))
         if count > ROWS_MAX:
             raise OperatorError(
-                f"'{model}' has more than {ROWS_MAX:,} hours on devices in that time; ask for one group, or less time"
+                f"'{model}' has more than {ROWS_MAX:,} spans of six hours on devices in that time; "
+                "ask for one group, or less time"
             )
         for row in rows.loads(model, question.group, question.device):
             self.loads[row.device, row.version] = row
@@ -177,7 +178,7 @@ def _comparison(
         version=mine[1],
         against_model=theirs[0],
         against=theirs[1],
-        from_ms=question.since_ms - question.since_ms % HOUR_MS,
+        from_ms=question.since_ms - question.since_ms % SPAN_MS,
         until_ms=now_ms,
         group=question.group,
         least=question.least,

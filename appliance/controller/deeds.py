@@ -3,17 +3,30 @@ counts once, whenever it comes and however often."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from appliance.controller import tables
 from appliance.fleet.deeds import Clock, Deeds, Key, added, decode_deeds, encode_deeds, told_in
 
-if TYPE_CHECKING:
-    from appliance.controller.fleet_store import Rows
-
 MODELS_AT_ONCE: Final = 500
 """Names in one statement."""
+
+
+class Rows(Protocol):
+    """What is in the database, within a transaction, as ``fleet_store.Rows`` has it."""
+
+    def one(self, table: Any, **key: Any) -> Any:
+        """The row with this key."""
+
+    def all(self, table: Any, *columns: str, **key: Any) -> Sequence[Any]:
+        """The rows with these values."""
+
+    def put(self, table: Any, **values: Any) -> None:
+        """Put a row."""
+
+    def put_all(self, table: Any, values: Sequence[Mapping[str, Any]]) -> None:
+        """Put many."""
 
 
 def add_up(rows: Rows, device: str, records: Sequence[bytes], came_ms: int, row_bytes: int) -> int:
@@ -31,18 +44,18 @@ def add_up(rows: Rows, device: str, records: Sequence[bytes], came_ms: int, row_
 def _keep_deeds(rows: Rows, device: str, deeds: dict[Key, Deeds], row_bytes: int) -> int:
     if not deeds:
         return 0
-    hours, models = tuple({key.hour_ms for key in deeds}), sorted({key.model for key in deeds})
+    spans, models = tuple({key.span_ms for key in deeds}), sorted({key.model for key in deeds})
     there: dict[Key, bytes] = {}
     for start in range(0, len(models), MODELS_AT_ONCE):
         some = tuple(models[start : start + MODELS_AT_ONCE])
-        found = rows.all(tables.deeds, device=device, model=some, at_ms=hours)
+        found = rows.all(tables.deeds, device=device, model=some, at_ms=spans)
         there.update((Key(row.model, row.version, row.at_ms), row.deeds) for row in found)
     grown, values = 0, list[dict[str, Any]]()
     for key, more in deeds.items():
         before = there.get(key)
         data = encode_deeds(added([decode_deeds(before), more]) if before is not None else more)
         grown += len(data) - (len(before) if before is not None else -row_bytes)
-        row = {"device": device, "model": key.model, "at_ms": key.hour_ms, "version": key.version}
+        row = {"device": device, "model": key.model, "at_ms": key.span_ms, "version": key.version}
         values.append({**row, "deeds": data})
     rows.put_all(tables.deeds, values)
     return grown

@@ -260,7 +260,7 @@ class View:
         return {device: int(expires_ms) for device, expires_ms in rows}
 
     def deeds(self, model: str, since_ms: int, group: str, device: str, most: int) -> Iterator[Row[Any]]:
-        """Device, version, hour and deeds of a model since then, at most so many, on devices of the group, or of all
+        """Device, version, span and deeds of a model since then, at most so many, on devices of the group, or of all
         (""), that were not revoked, or on the one device."""
         table = tables.deeds
         columns = table.c.device, table.c.version, table.c.at_ms, table.c.deeds

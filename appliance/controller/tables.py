@@ -198,7 +198,7 @@ deeds = Table(
     Column("deeds", LargeBinary, nullable=False),
     PrimaryKeyConstraint("device", "model", "at_ms", "version"),
 )
-"""What versions did in the hour that begins ``at_ms``: ``fleet.deeds.Deeds``, added up as telemetry comes."""
+"""What versions did in the six hours that begin ``at_ms``: ``fleet.deeds.Deeds``, added up as telemetry comes."""
 
 loads = Table(
     "loads",

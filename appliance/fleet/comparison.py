@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct, structs
 
 from appliance.fleet.deeds import Deeds, Sum, quantiles
@@ -101,7 +102,7 @@ class Site(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """How ``model``/``version`` did since ``from_ms`` up to ``until_ms``, whole hours, against ``against_model``/
+    """How ``model``/``version`` did since ``from_ms`` up to ``until_ms``, against ``against_model``/
     ``against`` (0: there is none). ``versions`` are requests by version of the model. ``new`` and ``old`` are over all
     sites; each ratio is the middle one of those of the ``compared`` sites, of all requests, or of runs alone, and
     ``worst_ratio`` the highest one of the 99th percentile. Sites are those where
@@ -246,6 +247,12 @@ def judged(sites: Sequence[Site], demand: Demand, least: int = LEAST) -> Judgeme
     needed = demand.percent * len(sites) / 100
     verdict = MET if met >= needed and met else MISSED if met + unknown < needed else UNKNOWN
     return Judgement(verdict, met, missed, unknown)
+
+
+def judged_as_told(sites: Sequence[Any], demand: Demand, least: int) -> dict[str, Any]:
+    """The same of ``sites`` as JSON has them, and as JSON."""
+    found = judged(msgspec.convert(sites, tuple[Site, ...]), demand, least)
+    return {**msgspec.to_builtins(found), "demand": msgspec.to_builtins(demand)}
 
 
 def _meets(site: Site, demand: Demand, least: int) -> bool | None:

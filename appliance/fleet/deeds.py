@@ -1,9 +1,9 @@
-"""What versions did on a box, added up by the hour, from the records that the box told: small enough to be kept of each
-version and box, and whole enough that hours, and boxes, may be added up again. Pure.
+"""What versions did on a box, added up by spans of six hours, from the records that the box told: small enough to be
+kept of each version and box, and whole enough that spans, and boxes, may be added up again. Pure.
 
-Histograms are added, bucket by bucket: a percentile is read from a sum, and never made of other percentiles. An hour is
+Histograms are added, bucket by bucket: a percentile is read from a sum, and never made of other percentiles. A span is
 of the controller's clock. A box whose clock is wrong is put right by how far ahead it was when it reported last; what
-is then before its enrolment or after the telling cannot be, and counts for the hour in which it came.
+is then before its enrolment or after the telling cannot be, and counts for the span in which it came.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from appliance.fleet.records import (
     decode,
 )
 
-HOUR_MS: Final = 3_600_000
+SPAN_MS: Final = 6 * 3_600_000
 OUTCOMES_MAX: Final = 64
 KEYS_MAX: Final = 8192
-"""Hours of versions in one batch, more than an honest one of its size can hold: further ones are left out."""
+"""Spans of versions in one batch, more than an honest one of its size can hold: further ones are left out."""
 JOULES_MAX: Final = 1e15
 KINDS: Final = (b"\xa6minute", b"\xa6energy", b"\xa6loaded", b"\xa5model")
 """The kinds that say what versions do, in msgpack, behind the byte that begins an array."""
@@ -61,15 +61,15 @@ class Deeds(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Key(NamedTuple):
-    """A version in an hour, which is named by the millisecond in which it begins."""
+    """A version in a span, which is named by the millisecond in which it begins."""
 
     model: str
     version: int
-    hour_ms: int
+    span_ms: int
 
 
 class Told(NamedTuple):
-    """What a batch said: deeds by version and hour, and of each version the last load and the last outcome of a try, as
+    """What a batch said: deeds by version and span, and of each version the last load and the last outcome of a try, as
     they came."""
 
     deeds: dict[Key, Deeds]
@@ -139,12 +139,12 @@ class Clock(NamedTuple):
     enrolled_ms: int
     ahead_ms: int
 
-    def hour_ms(self, at_ms: int) -> int:
-        """The hour in which that was."""
+    def span_ms(self, at_ms: int) -> int:
+        """The span in which that was."""
         right_ms = at_ms - self.ahead_ms
         if not self.enrolled_ms <= right_ms <= self.came_ms:
             right_ms = self.came_ms
-        return right_ms - right_ms % HOUR_MS
+        return right_ms - right_ms % SPAN_MS
 
 
 def told_in(records: Iterable[bytes], clock: Clock) -> Told:
@@ -161,11 +161,11 @@ def told_in(records: Iterable[bytes], clock: Clock) -> Told:
             case Minute():
                 for each in record.versions:
                     if any(each.outcomes) or each.retries:
-                        key = Key(each.name, each.version, clock.hour_ms(record.at_ms))
+                        key = Key(each.name, each.version, clock.span_ms(record.at_ms))
                         if (into := _sum(sums, key)) is not None:
                             into.add(each, record.window_ms)
             case Energy() if (slot := slot_of(record.model)) is not None:
-                if (into := _sum(sums, Key(*slot, clock.hour_ms(record.at_ms)))) is not None:
+                if (into := _sum(sums, Key(*slot, clock.span_ms(record.at_ms)))) is not None:
                     into.spent(record.joules, record.inferences)
             case Loaded():
                 told.loads[record.name, record.version] = data

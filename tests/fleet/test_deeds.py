@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from appliance.domain.histogram import BOUNDS_NS, Histogram
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.deeds import (
-    HOUR_MS,
     KEYS_MAX,
+    SPAN_MS,
     Clock,
     Deeds,
     Key,
@@ -36,8 +36,8 @@ from appliance.fleet.records import (
     encode,
 )
 
-NOON = 500_000 * HOUR_MS
-CLOCK = Clock(came_ms=NOON + HOUR_MS - 1, enrolled_ms=NOON - 240 * HOUR_MS, ahead_ms=0)
+NOON = 83_335 * SPAN_MS
+CLOCK = Clock(came_ms=NOON + SPAN_MS - 1, enrolled_ms=NOON - 240 * SPAN_MS, ahead_ms=0)
 
 
 def of(times_ns: list[int]) -> Latency:
@@ -84,20 +84,20 @@ def test_a_quantile_lies_in_the_bucket_that_is_told(times_ns: list[int], fractio
 
 
 @pytest.mark.parametrize(
-    ("at_ms", "ahead_ms", "hour_ms"),
+    ("at_ms", "ahead_ms", "span_ms"),
     [
         (NOON + 5, 0, NOON),
-        (NOON - 72 * HOUR_MS + 5, 0, NOON - 72 * HOUR_MS),
-        (NOON + 48 * HOUR_MS + 5, 48 * HOUR_MS, NOON),
-        (NOON - 48 * HOUR_MS + 5, -48 * HOUR_MS, NOON),
-        (NOON + 48 * HOUR_MS, 0, NOON),
+        (NOON - 72 * SPAN_MS + 5, 0, NOON - 72 * SPAN_MS),
+        (NOON + 48 * SPAN_MS + 5, 48 * SPAN_MS, NOON),
+        (NOON - 48 * SPAN_MS + 5, -48 * SPAN_MS, NOON),
+        (NOON + 48 * SPAN_MS, 0, NOON),
         (0, 0, NOON),
     ],
     ids=["now", "days late", "clock ahead", "clock behind", "from the future", "from 1970"],
 )
-def test_the_hour_is_of_the_controllers_clock(at_ms: int, ahead_ms: int, hour_ms: int) -> None:
+def test_the_span_is_of_the_controllers_clock(at_ms: int, ahead_ms: int, span_ms: int) -> None:
     told = told_in([minute(at_ms, [1_000])], CLOCK._replace(ahead_ms=ahead_ms))
-    assert list(told.deeds) == [Key("m", 1, hour_ms)]
+    assert list(told.deeds) == [Key("m", 1, span_ms)]
 
 
 def test_energy_goes_to_its_version_and_that_of_whole_devices_to_none() -> None:

@@ -19,8 +19,8 @@ from appliance.cli.numbers import natural, number, shown, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import is_name
 
-SPAN: Final = re.compile(r"([0-9]{1,5})([mhd])")
-UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SPAN: Final = re.compile(r"([0-9]{1,5})([hd])")
+UNITS_MS: Final = {"h": 3_600_000, "d": 86_400_000}
 LEAST: Final = 100
 TIMEOUT_S: Final = 120.0
 """A large fleet is added up while who asks waits."""
@@ -44,7 +44,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         metavar="SPAN",
         type=_span_ms,
         default="7d",
-        help="how far back, as 90m, 24h or 7d (default: 7d)",
+        help="how far back, as 24h or 7d, begun with a quarter of a day (default: 7d)",
     )
     parser.add_argument(
         "--least",
@@ -128,20 +128,17 @@ def _version(text: str) -> int:
 
 def _judged(arguments: argparse.Namespace, found: Any) -> Any:
     """What comes of what is demanded; None: nothing is."""
-    from msgspec import convert, to_builtins
-
-    from appliance.fleet.comparison import Demand, Site, judged
+    from appliance.fleet.comparison import Demand, judged_as_told
 
     if arguments.p99_ratio is None and arguments.failed_percent is None:
         return None
-    sites = convert(found["sites"], tuple[Site, ...])
     demand = Demand(arguments.p99_ratio, arguments.failed_percent, arguments.on)
-    return {**to_builtins(judged(sites, demand, arguments.least)), "demand": to_builtins(demand)}
+    return judged_as_told(found["sites"], demand, arguments.least)
 
 
 def _span_ms(text: str) -> int:
     if (found := SPAN.fullmatch(text)) is None or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no time; give it as 90m, 24h or 7d")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no time; give it as 24h or 7d")
     return int(found[1]) * UNITS_MS[found[2]]
 
 
@@ -162,8 +159,8 @@ _share = _bounded(1, 100)
 COMPARE: Final = Command(
     about="""Show how a version of a model does on the devices of the fleet, against the version before it on the same
 devices: requests, latency, what was not answered, energy, memory, time of load, golden set; which sites stand out, and
-why. Whole hours are added up. With --p99-ratio or --failed-percent the exit status says whether that holds: 0 it does,
-4 it does not, 5 too few sites have answered enough.""",
+why. Quarters of days (UTC) are added up whole. With --p99-ratio or --failed-percent the exit status says whether that
+holds: 0 it does, 4 it does not, 5 too few sites have answered enough.""",
     add_arguments=_add,
     run=_run,
 )

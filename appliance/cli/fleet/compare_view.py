@@ -46,8 +46,8 @@ def notes_of(found: Any) -> list[str]:
     sites = found["sites"]
     where = f" in the group '{found['group']}'" if found["group"] else ""
     counts = f"{found['serving']:,} serve it, {found['unfit']:,} could not keep it, {found['unheard']:,} told nothing"
-    hours = f"whole hours from {moment(found['from_ms'])} to {moment(found['until_ms'])}"
-    said = [f"{counted(len(sites), 'site')}{where}: {counts}; {hours}"]
+    when = f"from {moment(found['from_ms'])} to {moment(found['until_ms'])}"
+    said = [f"{counted(len(sites), 'site')}{where}: {counts}; {when}"]
     if found["new"] and found["new"]["p99_ms"] is not None:
         low, high = found["new"]["p99_low_ms"], found["new"]["p99_high_ms"]
         said.append(f"its p99 is between {low:g} and {high:g} ms; where in between is estimated")

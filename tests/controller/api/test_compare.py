@@ -14,7 +14,6 @@ from appliance.cli.failure import Exit
 from appliance.controller import comparing, tables
 from appliance.controller.fleet_store import ROW_BYTES
 from appliance.fleet import messages, records
-from appliance.fleet.deeds import HOUR_MS
 from appliance.fleet.messages import ModelReport, Report
 from appliance.fleet.records import Inventory, Loaded, ModelHistory
 from tests.controller.api.desk import Box, Desk
@@ -24,7 +23,7 @@ from tests.fleet.test_deeds import minute
 
 __all__ = ["fleet", "packages"]
 
-MS = 1_000_000
+HOUR_MS = 3_600_000
 FAST, SLOW = [1_200_000] * 200, [12_000_000] * 200
 KEPT = 30 * 24 * HOUR_MS
 
@@ -142,7 +141,7 @@ def test_a_script_asks_by_the_exit_status(
     assert asked(fleet, "m", *words)["judgement"]["verdict"] == verdict
 
 
-def test_late_repeated_and_lost_telemetry_counts_once_in_its_own_hours(
+def test_late_repeated_and_lost_telemetry_counts_once_where_it_belongs(
     fleet: Fleet, desk: Desk, new_box: NewBox
 ) -> None:
     box, began = new_box("a"), desk.now_ms
@@ -153,7 +152,11 @@ def test_late_repeated_and_lost_telemetry_counts_once_in_its_own_hours(
     did(desk, box, *late[-2:], minute(desk.now_ms, FAST, 2), first=70)
     found = asked(fleet, "m")
     assert found["versions"] == {"1": 36 * 200, "2": 37 * 200}
-    assert asked(fleet, "m", "--since", "24h")["versions"] == {"2": 25 * 200}
+    for since in ("24h", "20h"):
+        assert asked(fleet, "m", "--since", since)["versions"] == {"2": 25 * 200}, (
+            "from a quarter of a day on"
+        )
+    assert asked(fleet, "m", "--since", "17h")["versions"] == {"2": 19 * 200}
 
 
 @pytest.mark.parametrize("ahead_h", [0, 48, -48])
@@ -236,7 +239,10 @@ def test_what_nobody_can_answer_is_refused_in_one_line(
     monkeypatch.setattr(comparing, "ROWS_MAX", 1)
     status, _, err = fleet("compare", "m")
     assert status == Exit.REFUSED
-    assert "'m' has more than 1 hours on devices in that time; ask for one group, or less time" in err
+    assert (
+        "'m' has more than 1 spans of six hours on devices in that time; ask for one group, or less time"
+        in err
+    )
     for words in (("m=x",), ("M N",), ("m", "--against", "x"), ("m", "--against", "M N=1")):
         assert fleet("compare", *words)[0] == Exit.USAGE
     for option, wrong in (("--since", "7"), ("--since", "0h"), ("--on", "0"), ("--p99-ratio", "0")):

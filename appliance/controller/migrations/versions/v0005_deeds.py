@@ -1,4 +1,4 @@
-"""What versions did, added up by the hour, and how they were loaded: the records alone are too many to be read for a
+"""What versions did, added up by six hours, and how they were loaded: the records alone are too many to be read for a
 question about all boxes. What came before stays in the records and is not added up."""
 
 import sqlalchemy as sa
