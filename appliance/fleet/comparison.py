@@ -55,6 +55,7 @@ class Measured(Struct, frozen=True):
     mean_ms: float | None
     queue_p99_ms: float | None
     run_p99_ms: float | None
+    run_p99_low_ms: float | None
     per_s: float | None
     joules_per_1000: float | None
 
@@ -98,6 +99,7 @@ class Site(Struct, frozen=True):
     p99_ratio: float | None
     mean_ratio: float | None
     run_p99_ratio: float | None
+    run_mean_ratio: float | None
     why: tuple[str, ...] = ()
 
 
@@ -132,10 +134,12 @@ class Comparison(Struct, frozen=True):
 
 
 class Demand(Struct, frozen=True):
-    """What a site has to keep: a 99th percentile of at most ``p99_ratio`` times that of the other version, at most
-    ``failed_percent`` of its requests not answered (None: it does not matter), on ``percent`` of the sites."""
+    """What a site has to keep: a 99th percentile of at most ``p99_ratio`` times that of the other version, of runs
+    alone of at most ``run_p99_ratio`` times, at most ``failed_percent`` of its requests not answered (None: it does not
+    matter), on ``percent`` of the sites."""
 
     p99_ratio: float | None
+    run_p99_ratio: float | None
     failed_percent: float | None
     percent: float
 
@@ -190,6 +194,7 @@ def measured(deeds: Deeds | None) -> Measured | None:
         mean_ms=deeds.total.sum_ns / counted / 1e6 if counted else None,
         queue_p99_ms=queue[0] if queue else None,
         run_p99_ms=run[0] if run else None,
+        run_p99_low_ms=run[1] if run else None,
         per_s=requests * 1000 / deeds.active_ms if deeds.active_ms else None,
         joules_per_1000=1000 * deeds.joules / deeds.joules_rows if deeds.joules_rows else None,
     )
@@ -259,24 +264,27 @@ def _meets(site: Site, demand: Demand, least: int) -> bool | None:
     """None: too little is known."""
     if site.ending in UNFIT or (site.load is not None and site.load.failure):
         return False
-    told = list[bool | None]()
+    told, new, old = list[bool | None](), site.new, site.old
     if demand.p99_ratio is not None:
-        told.append(_is_fast(site, demand.p99_ratio))
+        alike = new is not None and old is not None and new.p99_low_ms == old.p99_low_ms
+        told.append(_is_fast(site.p99_ratio, site.mean_ratio, alike, demand.p99_ratio))
+    if demand.run_p99_ratio is not None:
+        alike = new is not None and old is not None and new.run_p99_low_ms == old.run_p99_low_ms
+        told.append(_is_fast(site.run_p99_ratio, site.run_mean_ratio, alike, demand.run_p99_ratio))
     if demand.failed_percent is not None:
-        new = site.new if site.new is not None and site.new.requests >= least else None
-        told.append(None if new is None else new.failed_percent <= demand.failed_percent)
+        enough = new is not None and new.requests >= least
+        told.append(new.failed_percent <= demand.failed_percent if new is not None and enough else None)
     return False if False in told else None if None in told else True
 
 
-def _is_fast(site: Site, most: float) -> bool | None:
-    """None: too little is known, also where both percentiles lie in one bucket, which cannot tell them apart, and the
-    version is slower on the mean by more than it may."""
-    if site.p99_ratio is None or site.new is None or site.old is None:
+def _is_fast(p99: float | None, mean: float | None, alike: bool, most: float) -> bool | None:
+    """None: too little is known, also where both percentiles lie in one bucket (``alike``), which cannot tell them
+    apart, and the version is slower on the mean by more than it may."""
+    if p99 is None:
         return None
-    if site.p99_ratio > most:
+    if p99 > most:
         return False
-    told_apart = site.new.p99_low_ms != site.old.p99_low_ms
-    return True if told_apart or (site.mean_ratio is not None and site.mean_ratio <= most) else None
+    return None if alike and (mean is None or mean > most) else True
 
 
 def _site(heard: Heard, least: int) -> Site:
@@ -299,6 +307,7 @@ def _site(heard: Heard, least: int) -> Site:
         p99_ratio=ratio(total, old_total, 0.99, least),
         mean_ratio=mean_ratio(total, old_total, least),
         run_p99_ratio=ratio(run, old_run, 0.99, least),
+        run_mean_ratio=mean_ratio(run, old_run, least),
     )
 
 

@@ -147,9 +147,13 @@ def sites(met: int, missed: int, unknown: int) -> list[Site]:
 def test_a_demand_is_met_or_missed_only_where_sites_that_are_not_known_cannot_change_that(
     counts: tuple[int, int, int], verdict: str
 ) -> None:
-    found = judged(sites(*counts), Demand(1.1, None, 95))
+    found = judged(sites(*counts), Demand(1.1, None, None, 95))
     assert (found.met, found.missed, found.unknown) == counts
     assert found.verdict == verdict
+
+
+def runs(run_ms: float, total_ms: float) -> Deeds:
+    return did([total_ms] * 500, run=of([round(run_ms * 1_000_000)] * 500))
 
 
 def refused() -> Heard:
@@ -159,13 +163,13 @@ def refused() -> Heard:
 @pytest.mark.parametrize(
     ("told", "demand", "verdict"),
     [
-        (refused, Demand(1.1, None, 100), "missed"),
-        (lambda: heard("a", did(spread(1), refused=50)), Demand(None, 1, 100), "missed"),
-        (lambda: heard("a", did(spread(1), refused=50)), Demand(None, 10, 100), "met"),
-        (lambda: heard("a", did(spread(1), refused=50)), Demand(1.1, 10, 100), "unknown"),
-        (lambda: heard("a", did(spread(1, 50))), Demand(None, 10, 100), "unknown"),
-        (lambda: heard("a", did([1.45] * 500), did([1.05] * 500)), Demand(1.1, None, 100), "unknown"),
-        (lambda: heard("a", did([1.07] * 500), did([1.05] * 500)), Demand(1.1, None, 100), "met"),
+        (refused, Demand(1.1, None, None, 100), "missed"),
+        (lambda: heard("a", did(spread(1), refused=50)), Demand(None, None, 1, 100), "missed"),
+        (lambda: heard("a", did(spread(1), refused=50)), Demand(None, None, 10, 100), "met"),
+        (lambda: heard("a", did(spread(1), refused=50)), Demand(1.1, None, 10, 100), "unknown"),
+        (lambda: heard("a", did(spread(1, 50))), Demand(None, None, 10, 100), "unknown"),
+        (lambda: heard("a", did([1.45] * 500), did([1.05] * 500)), Demand(1.1, None, None, 100), "unknown"),
+        (lambda: heard("a", did([1.07] * 500), did([1.05] * 500)), Demand(1.1, None, None, 100), "met"),
     ],
     ids=[
         "gone back",

@@ -61,6 +61,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--p99-ratio", metavar="R", type=_ratio, help="its p99 is at most R times that of the other version"
     )
     demand.add_argument(
+        "--run-ratio",
+        metavar="R",
+        type=_ratio,
+        help="the same of its runs alone: the model itself, without waiting for others",
+    )
+    demand.add_argument(
         "--failed-percent", metavar="P", type=_percent, help="at most P of 100 requests are not answered"
     )
     demand.add_argument(
@@ -130,9 +136,10 @@ def _judged(arguments: argparse.Namespace, found: Any) -> Any:
     """What comes of what is demanded; None: nothing is."""
     from appliance.fleet.comparison import Demand, judged_as_told
 
-    if arguments.p99_ratio is None and arguments.failed_percent is None:
+    asked = arguments.p99_ratio, arguments.run_ratio, arguments.failed_percent
+    if asked == (None, None, None):
         return None
-    demand = Demand(arguments.p99_ratio, arguments.failed_percent, arguments.on)
+    demand = Demand(*asked, arguments.on)
     return judged_as_told(found["sites"], demand, arguments.least)
 
 
@@ -159,8 +166,8 @@ _share = _bounded(1, 100)
 COMPARE: Final = Command(
     about="""Show how a version of a model does on the devices of the fleet, against the version before it on the same
 devices: requests, latency, what was not answered, energy, memory, time of load, golden set; which sites stand out, and
-why. Quarters of days (UTC) are added up whole. With --p99-ratio or --failed-percent the exit status says whether that
-holds: 0 it does, 4 it does not, 5 too few sites have answered enough.""",
+why. Quarters of days (UTC) are added up whole. With --p99-ratio, --run-ratio or --failed-percent the exit status says
+whether that holds: 0 it does, 4 it does not, 5 too few sites have answered enough.""",
     add_arguments=_add,
     run=_run,
 )

@@ -35,8 +35,8 @@ def summary_rows(found: Any) -> list[Row]:
         ("answered on sites", *(_sites_text(sites, which) for which in ("new", "old"))),
         *((title, *(_told(each, key, form) for each in (new, old))) for title, key, form in MEASURES),
         ("not answered", _failed_text(new), _failed_text(old)),
-        ("load, middle site", *(_middle(each, "load_ms", ms_text) for each in loads)),
-        ("memory, middle site", *(_middle(each, "memory_bytes", bytes_text) for each in loads)),
+        ("load, median", *(_middle(each, "load_ms", ms_text) for each in loads)),
+        ("memory, median", *(_middle(each, "memory_bytes", bytes_text) for each in loads)),
         ("golden set", *map(_golden_text, loads)),
     ]
 
@@ -57,8 +57,8 @@ def notes_of(found: Any) -> list[str]:
     if found["compared"]:
         said.append(
             f"site by site, on {found['compared']:,} with {found['least']:,} answers of both: p99 is "
-            f"{found['p99_ratio']:.2f} times that of {_against(found)} in the middle, {found['worst_ratio']:.2f} at "
-            f"worst; {', '.join(_ratios(found))}"
+            f"{found['p99_ratio']:.2f} times that of {_against(found)} (median of sites), {found['worst_ratio']:.2f} "
+            f"at worst; {', '.join(_ratios(found))}"
         )
     elif found["against"]:
         said.append(f"no site has {found['least']:,} answers of both versions, so none is compared")
@@ -101,6 +101,8 @@ def judgement_text(judgement: Any) -> str:
     demand, parts = judgement["demand"], []
     if demand["p99_ratio"] is not None:
         parts.append(f"p99 at most {demand['p99_ratio']:g} times")
+    if demand["run_p99_ratio"] is not None:
+        parts.append(f"p99 of runs at most {demand['run_p99_ratio']:g} times")
     if demand["failed_percent"] is not None:
         parts.append(f"at most {demand['failed_percent']:g} % not answered")
     what = f"{' and '.join(parts)} on {demand['percent']:g} % of sites"
