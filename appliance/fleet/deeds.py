@@ -141,10 +141,10 @@ class Clock(NamedTuple):
 
     def span_ms(self, at_ms: int) -> int:
         """The span in which that was."""
-        right_ms = at_ms - self.ahead_ms
-        if not self.enrolled_ms <= right_ms <= self.came_ms:
-            right_ms = self.came_ms
-        return right_ms - right_ms % SPAN_MS
+        for right_ms in (at_ms - self.ahead_ms, at_ms):  # the clock may have been put right since the report
+            if self.enrolled_ms <= right_ms <= self.came_ms:
+                return right_ms - right_ms % SPAN_MS
+        return self.came_ms - self.came_ms % SPAN_MS
 
 
 def told_in(records: Iterable[bytes], clock: Clock) -> Told:

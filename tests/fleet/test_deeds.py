@@ -90,10 +90,19 @@ def test_a_quantile_lies_in_the_bucket_that_is_told(times_ns: list[int], fractio
         (NOON - 72 * SPAN_MS + 5, 0, NOON - 72 * SPAN_MS),
         (NOON + 48 * SPAN_MS + 5, 48 * SPAN_MS, NOON),
         (NOON - 48 * SPAN_MS + 5, -48 * SPAN_MS, NOON),
+        (NOON - 72 * SPAN_MS, -7200 * SPAN_MS, NOON - 72 * SPAN_MS),
         (NOON + 48 * SPAN_MS, 0, NOON),
         (0, 0, NOON),
     ],
-    ids=["now", "days late", "clock ahead", "clock behind", "from the future", "from 1970"],
+    ids=[
+        "now",
+        "days late",
+        "clock ahead",
+        "clock behind",
+        "clock put right since",
+        "from the future",
+        "from 1970",
+    ],
 )
 def test_the_span_is_of_the_controllers_clock(at_ms: int, ahead_ms: int, span_ms: int) -> None:
     told = told_in([minute(at_ms, [1_000])], CLOCK._replace(ahead_ms=ahead_ms))

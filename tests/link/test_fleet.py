@@ -171,11 +171,12 @@ async def shown(controller: Controller, boxes: dict[str, Box], loads: list[Load]
     await until("each answer counted", counted)
     second = json.loads(await controller.ask("compare", f"{NAME}=2", "--json"))
     sites = {each["device"]: each for each in second["sites"]}
-    assert (second["against"], second["compared"], second["unfit"]) == (1, 2, 0)
-    assert all(sites[name]["p99_ratio"] > 0 for name in NEAR)
+    assert (len(sites), second["unfit"]) == (3, 0)
+    assert all(sites[name]["new"]["p99_ms"] > 0 for name in NEAR)
     assert all(each["load"]["memory_bytes"] and each["load"]["load_ms"] for each in sites.values())
     assert sites[FAR]["new"] is None, "nobody asked there"
     third = json.loads(await controller.ask("compare", f"{NAME}=3", "--json"))
+    assert (third["against"], third["old"]["answered"], third["unfit"]) == (2, answers, 2)
     assert {each["device"]: each["ending"] for each in third["sites"]} == dict.fromkeys(NEAR, "rolled back")
 
 
