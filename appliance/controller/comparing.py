@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import structs
 from sqlalchemy import Row
 
 from appliance.controller import tables
@@ -23,6 +24,8 @@ from appliance.fleet.deeds import SPAN_MS, Deeds, Sum, decode_deeds
 from appliance.fleet.places import FAILURES, REVOKED
 from appliance.fleet.records import Loaded, ModelHistory, RecordInvalid
 
+FIGURES: Final = "serve"
+"""The stream that brings what versions did."""
 ROWS_MAX: Final = 1_000_000
 COLUMNS: Final = (*SHOWN, "inventory")
 
@@ -83,7 +86,7 @@ class Comparisons:
             devices = [
                 row for row in rows.all(tables.devices, *COLUMNS, **_key(question)) if row.state != REVOKED
             ]
-            wished = wished_in(rows)
+            wished, lost = wished_in(rows), rows.lost(FIGURES, question.since_ms)
             mine = _Done(rows, question, question.model)
             other_model = question.against_model or question.model
             theirs = mine if other_model == question.model else _Done(rows, question, other_model)
@@ -99,6 +102,7 @@ class Comparisons:
             for row in devices
             if (each := _heard(row, (question.model, version), against, mine, theirs, wished)) is not None
         ]
+        heard = [structs.replace(each, lost=lost.get(each.device, 0)) for each in heard]
         if not heard:
             raise Unknown(f"no device has told of '{question.model}/{version}', and it is wished on none")
         return _comparison(question, (question.model, version), (other_model, against), heard, mine, now_ms)

@@ -276,6 +276,15 @@ class View:
         rows: Sequence[Row[Any]] = self._connection.execute(found).all()
         return rows
 
+    def lost(self, stream: str, since_ms: int) -> dict[str, int]:
+        """How many records of a stream devices told since then that they lost, by their names."""
+        table = tables.losses
+        count = func.sum(table.c.last - table.c.first + 1)
+        found: Any = select(table.c.device, count).where(table.c.stream == stream, table.c.at_ms >= since_ms)
+        return {
+            device: int(lost) for device, lost in self._connection.execute(found.group_by(table.c.device))
+        }
+
     # --- what happened
 
     def audit_lines(self, after: int, most: int) -> list[Line]:

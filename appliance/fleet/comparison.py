@@ -156,7 +156,8 @@ class Judgement(Struct, frozen=True):
 
 class Heard(Struct, frozen=True):
     """What is known of a device: what it is made of, and what it did and told of the version that is looked at and of
-    the other one. ``refusal`` is what it says now of the version that is wished, and why, where it does not take it."""
+    the other one. ``refusal`` is what it says now of the version that is wished, and why, where it does not take it;
+    ``lost`` are records of what it did that will not come."""
 
     device: str
     group: str
@@ -169,6 +170,7 @@ class Heard(Struct, frozen=True):
     old_load: Loaded | None = None
     ending: ModelHistory | None = None
     refusal: tuple[str, str] | None = None
+    lost: int = 0
 
 
 def measured(deeds: Deeds | None) -> Measured | None:
@@ -346,6 +348,8 @@ class _Middle:
             yield f"{site.ending}: {site.reason}" if site.reason else site.ending
         if site.load is not None and site.load.failure:
             yield f"golden set: {site.load.failure}"
+        if heard.lost:
+            yield f"{heard.lost:,} records of what it did were lost, so it did more than is told"
         new = site.new
         if new is None:
             return

@@ -10,6 +10,7 @@ from appliance.cli.fleet.session import table
 from appliance.cli.fleet.view import Row
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text, counted
+from appliance.fleet.places import QUIET_S
 
 SITES_SHOWN: Final = 20
 NONE: Final = "-"
@@ -47,7 +48,10 @@ def notes_of(found: Any) -> list[str]:
     where = f" in the group '{found['group']}'" if found["group"] else ""
     counts = f"{found['serving']:,} serve it, {found['unfit']:,} could not keep it, {found['unheard']:,} told nothing"
     when = f"from {moment(found['from_ms'])} to {moment(found['until_ms'])}"
+    silent = sum(found["until_ms"] - site["seen_ms"] > QUIET_S * 1000 for site in sites)
     said = [f"{counted(len(sites), 'site')}{where}: {counts}; {when}"]
+    if silent:
+        said.append(f"{counted(silent, 'site')} not heard from for a day: what is told of them ends before")
     if found["new"] and found["new"]["p99_ms"] is not None:
         low, high = found["new"]["p99_low_ms"], found["new"]["p99_high_ms"]
         said.append(f"its p99 is between {low:g} and {high:g} ms; where in between is estimated")

@@ -159,6 +159,18 @@ def test_late_repeated_and_lost_telemetry_counts_once_where_it_belongs(
     assert asked(fleet, "m", "--since", "17h")["versions"] == {"2": 19 * 200}
 
 
+def test_what_a_box_lost_and_that_it_is_silent_is_said(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    box = new_box("a")
+    box.polled()
+    did(desk, box, minute(desk.now_ms, FAST, 2))
+    did(desk, box, minute(desk.now_ms, FAST, 2), first=5)
+    out = fleet("compare", "m")[1]
+    assert "a: 4 records of what it did were lost, so it did more than is told" in out
+    assert "not heard from" not in out
+    desk.now_ms += 25 * HOUR_MS
+    assert "1 site not heard from for a day" in fleet("compare", "m")[1]
+
+
 @pytest.mark.parametrize("ahead_h", [0, 48, -48])
 def test_a_clock_that_is_wrong_moves_nothing_out_of_the_time_that_is_asked_for(
     fleet: Fleet, desk: Desk, new_box: NewBox, ahead_h: int
