@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from statistics import median
 from typing import Any, Final
 
@@ -69,15 +70,15 @@ class Measured(Struct, frozen=True):
 
 class Load(Struct, frozen=True):
     """How a version was loaded on a site, as it told last; ``cases`` of its golden set (0: it was held to none), the
-    promise that it broke (""), and how far off its answers were at most."""
+    promise that it broke (""), and how far off its answers were at most (None: beyond all numbers)."""
 
     device: str
     load_ms: int
     memory_bytes: int
     cases: int
     failure: str
-    absolute: float
-    relative: float
+    absolute: float | None
+    relative: float | None
 
 
 class Site(Struct, frozen=True):
@@ -145,13 +146,16 @@ class Demand(Struct, frozen=True):
 
 
 class Judgement(Struct, frozen=True):
-    """On how many sites a demand is ``met`` and ``missed``, and on how many too little is known (``unknown``). The
-    ``verdict`` is "met" or "missed" where it is that whatever the unknown sites would show, else "unknown"."""
+    """On how many sites a demand is ``met`` and ``missed``, and on how many too little is known (``unknown``);
+    ``missed_on`` and ``unknown_of`` name them. The ``verdict`` is "met" or "missed" where it is that whatever the
+    unknown sites would show, else "unknown"."""
 
     verdict: str
     met: int
     missed: int
     unknown: int
+    missed_on: tuple[str, ...]
+    unknown_of: tuple[str, ...]
 
 
 class Heard(Struct, frozen=True):
@@ -249,11 +253,24 @@ def middle_of(values: Sequence[float | None]) -> float | None:
 
 def judged(sites: Sequence[Site], demand: Demand, least: int = LEAST) -> Judgement:
     """Whether the demand is met. A site on which the version is unfit misses it."""
-    found = Counter(_meets(site, demand, least) for site in sites)
-    met, missed, unknown = found[True], found[False], found[None]
+    found = {site.device: _meets(site, demand, least) for site in sites}
+    named = {
+        each: tuple(device for device, is_so in found.items() if is_so is each) for each in (False, None)
+    }
+    missed, unknown = len(named[False]), len(named[None])
+    met = len(found) - missed - unknown
     needed = demand.percent * len(sites) / 100
     verdict = MET if met >= needed and met else MISSED if met + unknown < needed else UNKNOWN
-    return Judgement(verdict, met, missed, unknown)
+    return Judgement(verdict, met, missed, unknown, named[False], named[None])
+
+
+def is_comparison(told: Any) -> bool:
+    """Whether that, of JSON, is one."""
+    try:
+        msgspec.convert(told, Comparison)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def judged_as_told(sites: Sequence[Any], demand: Demand, least: int) -> dict[str, Any]:
@@ -322,8 +339,8 @@ def _load(said: Loaded | None) -> Load | None:
         memory_bytes=said.memory_bytes,
         cases=said.cases,
         failure=said.failure,
-        absolute=said.absolute,
-        relative=said.relative,
+        absolute=said.absolute if isfinite(said.absolute) else None,
+        relative=said.relative if isfinite(said.relative) else None,
     )
 
 

@@ -151,6 +151,8 @@ def test_a_demand_is_met_or_missed_only_where_sites_that_are_not_known_cannot_ch
     found = judged(sites(*counts), Demand(1.1, None, None, 95))
     assert (found.met, found.missed, found.unknown) == counts
     assert found.verdict == verdict
+    assert found.missed_on == tuple(f"b{n}" for n in range(counts[1]))
+    assert found.unknown_of == tuple(f"c{n}" for n in range(counts[2]))
 
 
 def runs(run_ms: float, total_ms: float) -> Deeds:

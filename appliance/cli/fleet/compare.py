@@ -79,7 +79,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = Controller(read_profile(), TIMEOUT_S).get(_path(arguments), **_query(arguments))
+    from appliance.fleet.comparison import is_comparison
+
+    controller = Controller(read_profile(), TIMEOUT_S)
+    found = controller.get(_path(arguments), **_query(arguments))
+    if not is_comparison(found):
+        raise controller.stranger()
     judgement = _judged(arguments, found)
     if arguments.page is not None:
         from appliance.cli.fleet.compare_page import page

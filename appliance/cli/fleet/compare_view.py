@@ -13,11 +13,13 @@ from appliance.domain.quantity import bytes_text, counted
 from appliance.fleet.places import QUIET_S
 
 SITES_SHOWN: Final = 20
+NAMES_SHOWN: Final = 10
 NONE: Final = "-"
 TITLES: Final = (
-    "site", "serves", "requests", "p99 ms", "was", "times", "golden", "unanswered", "p50 ms", "load", "memory", "per s",
+    "site", "serves", "requests", "p99 ms", "was", "times", "runs", "golden", "unanswered", "p50 ms", "load", "memory",
+    "per s",
 )  # fmt: skip
-STAY: Final = TITLES[:7]
+STAY: Final = TITLES[:8]
 """Columns that a narrow screen has, too."""
 
 
@@ -110,8 +112,15 @@ def judgement_text(judgement: Any) -> str:
     if demand["failed_percent"] is not None:
         parts.append(f"at most {demand['failed_percent']:g} % not answered")
     what = f"{' and '.join(parts)} on {demand['percent']:g} % of sites"
-    how = f"met on {judgement['met']:,}, missed on {judgement['missed']:,}, not known of {judgement['unknown']:,}"
+    missed, unknown = (_names(judgement[each]) for each in ("missed_on", "unknown_of"))
+    how = f"met on {judgement['met']:,}, missed on {missed}, not known of {unknown}"
     return f"{what}: {judgement['verdict']} ({how})"
+
+
+def _names(devices: Sequence[str]) -> str:
+    """How many, and the first few of them."""
+    more = ", …" if len(devices) > NAMES_SHOWN else ""
+    return f"{len(devices):,}" + (f": {', '.join(devices[:NAMES_SHOWN])}{more}" if devices else "")
 
 
 def ms_text(value: float) -> str:
@@ -191,6 +200,7 @@ def _site_row(site: Any) -> Row:
         _told(new, "p99_ms", _plain),
         _told(old, "p99_ms", _plain),
         NONE if site["p99_ratio"] is None else f"{site['p99_ratio']:.2f}",
+        NONE if site["run_p99_ratio"] is None else f"{site['run_p99_ratio']:.2f}",
         golden_text(load),
         f"{failed_percent(new):.2g} %" if new else NONE,
         _told(new, "p50_ms", _plain),

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.cli.failure import Exit
+from appliance.cli.fleet.session import Controller
 from appliance.controller import comparing, tables
 from appliance.controller.fleet_store import ROW_BYTES
 from appliance.fleet import messages, records
@@ -139,6 +141,24 @@ def test_a_script_asks_by_the_exit_status(
         two_versions(desk, new_box, name, times)
     assert fleet("compare", "m", *words)[0] == status
     assert asked(fleet, "m", *words)["judgement"]["verdict"] == verdict
+
+
+def test_answers_that_are_no_numbers_are_off_by_none(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    off = Loaded(name="m", version=2, cases=3, failure="too far off", absolute=inf, relative=inf)
+    did(desk, new_box("a"), minute(desk.now_ms, FAST, 2), records.encode(off))
+    (site,) = asked(fleet, "m", "--failed-percent", "1")["sites"]
+    assert (site["load"]["absolute"], site["load"]["relative"]) == (None, None)
+    assert "golden set: too far off" in fleet("compare", "m")[1]
+
+
+@pytest.mark.parametrize("answer", [None, 5, [], {}, {"model": "m", "sites": [{}]}])
+def test_what_gives_no_comparison_is_no_controller(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    monkeypatch.setattr(Controller, "get", lambda self, path, **query: answer)
+    status, _, err = fleet("compare", "m")
+    assert status == Exit.UNREACHABLE
+    assert "is no controller" in err
 
 
 def test_late_repeated_and_lost_telemetry_counts_once_where_it_belongs(
