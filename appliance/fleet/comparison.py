@@ -374,7 +374,7 @@ class _Middle:
             told = ", ".join(f"{count:,} {name}" for name, count in new.outcomes.items())
             yield f"{new.failed_percent:.1f} % not answered ({told})"
         if new.retries:
-            yield f"{new.retries:,} run again after a worker died"
+            yield f"{new.retries:,} run again after a worker died or another version failed"
         if self._is_slow(site, new):
             yield from self._slow(site, new, heard)
 

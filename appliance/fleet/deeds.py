@@ -45,7 +45,7 @@ AS_PACKAGED: Final = frozenset({"", "as packaged"})
 
 class Deeds(Struct, frozen=True, array_like=True, kw_only=True):
     """What one version did: requests by ``outcomes``, in the order of ``records.OUTCOMES``, ``rows`` answered, time in
-    the queue, of runs, and from arrival to answer, ``retries`` after a worker died. ``active_ms`` is how long the
+    the queue, of runs, and from arrival to answer, ``retries`` those run again. ``active_ms`` is how long the
     windows were in which it had requests. ``joules`` is its share of what devices used, for ``joules_rows`` rows:
     both 0 where the box does not tell."""
 

@@ -59,7 +59,7 @@ class Latency(Struct, frozen=True, array_like=True):
 class VersionMinute(Struct, frozen=True, array_like=True, kw_only=True):
     """What one version did: requests by ``outcomes``, in the order of OUTCOMES and up to the last that is not nought;
     ``rows`` answered; time waited, run, and from arrival to answer; ``batches`` as (rows, how often); requests that
-    were ``queued`` at the end; ``retries`` after a worker died; ``state`` at the end."""
+    were ``queued`` at the end; ``retries`` those run again; ``state`` at the end."""
 
     name: Name
     version: Count

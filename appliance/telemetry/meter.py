@@ -50,8 +50,8 @@ class BatchStatistics:
 class VersionStatistics:
     """All figures of one model version. ``inferences`` counts rows, ``executions`` batches of which something was
     answered, ``executed_rows`` the rows of these; ``last_inference_ms`` is milliseconds since the epoch (0: none yet).
-    ``retries`` counts requests run again after a worker died, ``leased`` the answered ones that a front end served by
-    itself."""
+    ``retries`` counts requests run again after a worker died or another version failed, ``leased`` the answered ones
+    that a front end served by itself."""
 
     name: str
     version: int
@@ -112,7 +112,7 @@ class VersionMeter:
         return self._successes
 
     def retried(self) -> None:
-        """Count one request that runs again after its worker died."""
+        """Count one request that runs again after its worker died or another version failed."""
         self.retries += 1
         self._frozen = None
 

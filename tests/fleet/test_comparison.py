@@ -103,7 +103,7 @@ def facts_of(**facts: str) -> dict[str, Any]:
         (heard("odd", did(spread(9), queue=of([8 * MS])), did(spread(1)), **facts_of()), ["requests wait"]),
         (heard("odd", did(spread(9), active_ms=1000), did(spread(1)), **facts_of()), ["requests a second, where half"]),
         (heard("odd", did(spread(1), refused=100), **facts_of()), ["9.1 % not answered (100 refused)"]),
-        (heard("odd", did(spread(1), retries=2), **facts_of()), ["2 run again after a worker died"]),
+        (heard("odd", did(spread(1), retries=2), **facts_of()), ["2 run again after a worker died or another version"]),
         (heard("odd", did(spread(1)), lost=3), ["3 records of what it did were lost"]),
         (heard("odd", ending=ending("refused", "golden: off")), ["refused: golden: off"]),
         (heard("odd", load=Loaded(name="m", version=2, failure="too far")), ["golden set: too far"]),

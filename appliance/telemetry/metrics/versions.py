@@ -21,7 +21,7 @@ _COUNTS: Final[tuple[tuple[str, str, Callable[[VersionStatistics], int]], ...]] 
     ("appliance_inferences_total", "Batch rows answered.", lambda figures: figures.inferences),
     (
         "appliance_retries_total",
-        "Requests run again after a worker died.",
+        "Requests run again after a worker died or another version failed.",
         lambda figures: figures.retries,
     ),
     (
