@@ -16,14 +16,19 @@ from image.place import ROOT, Place
 from packages import cuda_runtime
 from packages.tree import SITE, epoch, settle
 
+DEBIAN: Final = {"x86-64": "amd64", "arm64": "arm64"}
+"""What Debian calls the architectures of the image."""
 LEFT_OUT: Final = ("usr/share/doc", "usr/share/lintian")
 
 
 def lay_out(place: Place, variant: str) -> None:
     """Make the tree ``product`` in the build's folder anew. Ends the build where there is no package."""
-    found = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
+    debian = DEBIAN[place.architecture]
+    found = sorted((ROOT / "dist").glob(f"edge-appliance_*_{debian}.deb"))
     if not found:
-        raise SystemExit("make: there is no Debian package in dist/; 'make image' makes it first")
+        raise SystemExit(
+            f"make: there is no Debian package for {debian} in dist/; 'make image' makes it first"
+        )
     tree = place.folder / "product"
     shutil.rmtree(tree, ignore_errors=True)
     print(f"make: laying out the product of {found[-1].name}", flush=True)

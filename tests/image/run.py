@@ -47,11 +47,15 @@ def main() -> int:
         parser.error(f"no such scenario: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     world = World(place=Place(folder=arguments.folder.resolve()))
     if not arguments.table:
-        image = digests_of_file(world.disk(BASE)).digest
+        images: dict[str, str] = {}
         for scenario in SCENARIOS:
             if not arguments.names or scenario.name in arguments.names:
-                _run(world, scenario, image, again=arguments.again or bool(arguments.names))
-    results = [(scenario, _result(world, scenario)) for scenario in SCENARIOS]
+                own = world.of(scenario.architecture)
+                if scenario.architecture not in images:
+                    images[scenario.architecture] = digests_of_file(own.disk(BASE)).digest
+                image = images[scenario.architecture]
+                _run(own, scenario, image, again=arguments.again or bool(arguments.names))
+    results = [(scenario, _result(world.of(scenario.architecture), scenario)) for scenario in SCENARIOS]
     DOCUMENT.write_text(document(results), encoding="utf-8")
     for scenario, result in results:
         print(f"{result.get('outcome', 'not run'):8} {result.get('seconds', 0):>7} s  {scenario.name}")
