@@ -164,10 +164,10 @@ tensorrt-test: $(TEST_STAMP) ## the runtime for TensorRT: NVIDIA's bindings over
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
 deb: wheels
-	@$(WHEELS)/bin/python -m packages.deb dist dist
+	@$(WHEELS)/bin/python -m packages.deb dist dist $(PROCESSORS)
 
 packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
-	@$(WHEELS)/bin/python -m packages dist dist
+	@$(WHEELS)/bin/python -m packages dist dist $(PROCESSORS)
 
 # Of the lock file alone, so that it is made when that changes and not with each release.
 cuda-deb: $(WHEELS_STAMP) ## build dist/edge-appliance-cuda_*.deb, the runtime for a GPU (needs dpkg-deb; fetches two gigabytes)
