@@ -174,15 +174,20 @@ cuda-deb: $(WHEELS_STAMP) ## build dist/edge-appliance-cuda_*.deb, the runtime f
 	@$(WHEELS)/bin/python -m packages.cuda_deb dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
-# VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu.
+# VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu. ARCHITECTURE=arm64: below build/image-arm64; on a machine
+# of another architecture, too, where QEMU runs programs of that one (Debian's qemu-user-static).
 VERSION ?=
 KEYS ?=
 VARIANT ?= cpu
-image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu)
-	@$(BIN)/python -m image.build --variant $(VARIANT) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
+ARCHITECTURE ?= x86-64
+PROCESSOR_OF_x86-64 := x86_64
+PROCESSOR_OF_arm64 := aarch64
+image: PROCESSORS = $(or $(PROCESSOR_OF_$(ARCHITECTURE)),$(error ARCHITECTURE is '$(ARCHITECTURE)'; it may be x86-64 or arm64))
+image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu ARCHITECTURE=arm64)
+	@$(BIN)/python -m image.build --variant $(VARIANT) --architecture $(ARCHITECTURE) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(TAKE_PACKAGES),--lock)
 
-image-test: $(TEST_STAMP) install-ansible $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+image-test: $(TEST_STAMP) install-ansible $(if $(and $(wildcard dist/edge-appliance_*_amd64.deb),$(wildcard dist/edge-appliance_*_arm64.deb)),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP) ## install what tests and models/generate.py need into .venv

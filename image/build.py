@@ -25,7 +25,7 @@ from appliance.package.keys import make_key, public_pem
 from image import product
 from image.bill import bill
 from image.disk import compose
-from image.place import HERE, ROOT, Built, Place
+from image.place import HERE, ROOT, Built, Place, processor_of
 from image.publish import publish
 
 FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
@@ -104,8 +104,7 @@ def check_possible(architecture: str, variant: str, handlers: Path = HANDLERS) -
     here = platform.machine()
     if ARCHITECTURES.get(here, here) == architecture:
         return
-    processor = next(word for word, name in ARCHITECTURES.items() if name == architecture)
-    handler = handlers / f"qemu-{processor}"
+    handler = handlers / f"qemu-{processor_of(architecture)}"
     if not handler.exists() or "F" not in handler.read_text().partition("flags: ")[2].splitlines()[0]:
         raise SystemExit(
             f"make: this machine ({here}) does not run programs of {architecture}, and packages run some when they "

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.image.machine import ARCHITECTURES
 from appliance.image.release import IMAGE, MACHINES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = ROOT / "image"
+
+
+def processor_of(architecture: str) -> str:
+    """What the kernel calls that architecture."""
+    return next(word for word, name in ARCHITECTURES.items() if name == architecture)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from appliance.image.update import FIRMWARE_KEY, SLOT_BYTES
 from appliance.runtimes.distributions import DISTRIBUTIONS
 from image.build import COMPONENTS, PACKAGES, check_possible, folder_name
 from image.disk import BOOT_MIB
-from image.place import HERE, ROOT
-from image.product import DEBIAN
+from image.place import HERE, ROOT, processor_of
 from packages.cuda_runtime import DEVICES
 from packages.cuda_runtime import LOCK as RUNTIME
+from packages.processor import architecture as debian_of
 from tests.image.releases import UUID
 
 EXTRA = HERE / "mkosi" / "mkosi.extra"
@@ -79,17 +79,16 @@ def test_a_variant_has_its_slots_its_packages_and_its_part_of_the_archive() -> N
 
 
 def test_an_architecture_has_its_kernel_its_tools_and_its_packages() -> None:
-    assert set(ARCHITECTURES.values()) == set(DEBIAN) == set(MACHINES) == {each for each, _ in PACKAGES}
-    kernels = {f"linux-image-{debian}" for debian in DEBIAN.values()}
-    for architecture, debian in DEBIAN.items():
+    assert set(ARCHITECTURES.values()) == set(MACHINES) == {each for each, _ in PACKAGES}
+    kernels = {each: f"linux-image-{debian_of(processor_of(each))}" for each in MACHINES}
+    for architecture, kernel in kernels.items():
         path = HERE / f"mkosi/mkosi.conf.d/{architecture}.conf"
         assert settings(path, "Match") == {"Architecture": architecture}
-        kernel = f"linux-image-{debian}"
         assert settings(path, "Content")["Packages"] == kernel
         assert (HERE / f"tools-{architecture}.packages").read_text().split()
         locked = [each.partition("=")[0] for each in PACKAGES[architecture, "cpu"][-1].read_text().split()]
         assert kernel in locked
-        assert [each for each in locked if each in kernels] == [kernel]
+        assert [each for each in locked if each in kernels.values()] == [kernel]
     names = [folder_name(*each) for each in PACKAGES]
     assert names == ["image", "image-gpu", "image-arm64"]
 
