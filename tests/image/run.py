@@ -28,7 +28,7 @@ HEAD: Final = """\
 `make image-test` starts the image in an emulated machine (QEMU, UEFI firmware, two emulated processors, no KVM) and
 breaks it on purpose. Written by that command from what it measured; `ARGS=NAME` runs one, `ARGS=--again` all anew.
 Seconds are those of the emulation, on a machine that also did other things; "guest" is the guest's own account of its
-start.
+start. Names that begin with arm64 are of the image for 64-bit ARM, by an emulated one (`-machine virt`).
 """
 
 
