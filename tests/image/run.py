@@ -95,20 +95,20 @@ def _run(world: World, scenario: Scenario, image: str, *, again: bool) -> None:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
     }
     begun = time.monotonic()
-    world.folder(scenario.name).mkdir(parents=True, exist_ok=True)
+    world.folder(scenario.folder).mkdir(parents=True, exist_ok=True)
     try:
         result |= {"outcome": "passed", "facts": scenario.run(world)}
     except Exception as error:  # noqa: BLE001  whatever it is, the others are run
-        (world.folder(scenario.name) / "error.log").write_text(traceback.format_exc())
+        (world.folder(scenario.folder) / "error.log").write_text(traceback.format_exc())
         result |= {"outcome": "failed", "error": f"{type(error).__name__}: {str(error)[:600]}"}
     result["seconds"] = round(time.monotonic() - begun)
-    (world.folder(scenario.name) / RESULT).write_text(json.dumps(result, indent=1))
+    (world.folder(scenario.folder) / RESULT).write_text(json.dumps(result, indent=1))
     print(f"make: {scenario.name} {result['outcome']} after {result['seconds']} s", flush=True)
 
 
 def _result(world: World, scenario: Scenario) -> dict[str, Any]:
     try:
-        found = json.loads((world.folder(scenario.name) / RESULT).read_text())
+        found = json.loads((world.folder(scenario.folder) / RESULT).read_text())
     except FileNotFoundError:
         return {}
     assert isinstance(found, dict)

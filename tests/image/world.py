@@ -110,6 +110,11 @@ class Scenario:
     run: Callable[[World], Facts]
     architecture: str = MACHINES[0]
 
+    @property
+    def folder(self) -> str:
+        """How its folder is called, among those of its architecture."""
+        return self.name.removeprefix(f"{self.architecture}-")
+
 
 def boot_figures(machine: Machine) -> Facts:
     """What the guest says of its own start, by its own clock, and how much slower it computes than this machine."""
