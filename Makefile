@@ -164,25 +164,30 @@ tensorrt-test: $(TEST_STAMP) ## the runtime for TensorRT: NVIDIA's bindings over
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
 deb: wheels
-	@$(WHEELS)/bin/python -m packages.deb dist dist
+	@$(WHEELS)/bin/python -m packages.deb dist dist $(PROCESSORS)
 
 packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
-	@$(WHEELS)/bin/python -m packages dist dist
+	@$(WHEELS)/bin/python -m packages dist dist $(PROCESSORS)
 
 # Of the lock file alone, so that it is made when that changes and not with each release.
 cuda-deb: $(WHEELS_STAMP) ## build dist/edge-appliance-cuda_*.deb, the runtime for a GPU (needs dpkg-deb; fetches two gigabytes)
 	@$(WHEELS)/bin/python -m packages.cuda_deb dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
-# VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu.
+# VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu. ARCHITECTURE=arm64: below build/image-arm64; on a machine
+# of another architecture, too, where QEMU runs programs of that one (Debian's qemu-user-static).
 VERSION ?=
 KEYS ?=
 VARIANT ?= cpu
-image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu)
-	@$(BIN)/python -m image.build --variant $(VARIANT) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
+ARCHITECTURE ?= x86-64
+PROCESSOR_OF_x86-64 := x86_64
+PROCESSOR_OF_arm64 := aarch64
+image: PROCESSORS = $(or $(PROCESSOR_OF_$(ARCHITECTURE)),$(error ARCHITECTURE is '$(ARCHITECTURE)'; it may be x86-64 or arm64))
+image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu ARCHITECTURE=arm64)
+	@$(BIN)/python -m image.build --variant $(VARIANT) --architecture $(ARCHITECTURE) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(TAKE_PACKAGES),--lock)
 
-image-test: $(TEST_STAMP) install-ansible $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+image-test: $(TEST_STAMP) install-ansible $(if $(and $(wildcard dist/edge-appliance_*_amd64.deb),$(wildcard dist/edge-appliance_*_arm64.deb)),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP) ## install what tests and models/generate.py need into .venv

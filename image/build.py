@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,20 +19,24 @@ from pathlib import Path
 from typing import Final
 
 from appliance import __version__
-from appliance.image.release import VARIANTS, version_key
+from appliance.image.machine import ARCHITECTURES
+from appliance.image.release import MACHINES, VARIANTS, version_key
 from appliance.package.keys import make_key, public_pem
 from image import product
 from image.bill import bill
 from image.disk import compose
-from image.place import HERE, ROOT, Built, Place
+from image.place import HERE, ROOT, Built, Place, processor_of
 from image.publish import publish
 
 FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
 PACKAGES: Final = {
-    "cpu": (HERE / "packages.lock",),
-    "gpu": (HERE / "packages.lock", HERE / "packages-gpu.lock"),
+    ("x86-64", "cpu"): (HERE / "packages.lock",),
+    ("x86-64", "gpu"): (HERE / "packages.lock", HERE / "packages-gpu.lock"),
+    ("arm64", "cpu"): (HERE / "packages-arm64.lock",),
 }
-"""By variant; the last file has those that only this one has."""
+"""By architecture and variant, as far as they are made; the last file has those that only this one has."""
+HANDLERS: Final = Path("/proc/sys/fs/binfmt_misc")
+"""Where the kernel says which programs of other processors it starts, and how."""
 COMPONENTS: Final = {"cpu": "main", "gpu": "main contrib non-free non-free-firmware"}
 """Of Debian's archive, by variant."""
 CONFIGURATION: Final = """\
@@ -55,8 +60,11 @@ def main() -> None:
     parser.add_argument(
         "--variant", choices=VARIANTS, default="cpu", help="gpu: with NVIDIA's driver and CUDA"
     )
+    parser.add_argument("--architecture", choices=MACHINES, default=MACHINES[0], help="of the machines")
     parser.add_argument(
-        "--folder", type=Path, help="where all of it goes (default: build/image, build/image-gpu)"
+        "--folder",
+        type=Path,
+        help="where all of it goes (default: build/image, build/image-gpu, build/image-arm64)",
     )
     parser.add_argument(
         "--keys", type=Path, help="folder with the keys (default: made in the folder, for trying out)"
@@ -71,19 +79,44 @@ def main() -> None:
         version_key(arguments.image_version)
     except ValueError as error:
         raise SystemExit(f"make: {error}") from error
-    variant = arguments.variant
-    folder = arguments.folder or ROOT / "build" / ("image" if variant == "cpu" else f"image-{variant}")
-    place = Place(folder=folder.resolve())
+    variant, architecture = arguments.variant, arguments.architecture
+    check_possible(architecture, variant)
+    folder = arguments.folder or ROOT / "build" / folder_name(architecture, variant)
+    place = Place(folder=folder.resolve(), architecture=architecture)
     prepare(place, variant, arguments.keys)
     built = build(place, arguments.image_version, variant, arguments.extra)
     check_packages(built, lock=arguments.lock)
     finish(place, built)
 
 
+def folder_name(architecture: str, variant: str) -> str:
+    """The folder below build/ where such images are made."""
+    own = [word for word in (architecture, variant) if word not in (MACHINES[0], VARIANTS[0])]
+    return "-".join(["image", *own])
+
+
+def check_possible(architecture: str, variant: str, handlers: Path = HANDLERS) -> None:
+    """End the build where there is no such image, or where this machine cannot run the programs that go into it."""
+    if (architecture, variant) not in PACKAGES:
+        raise SystemExit(
+            f"make: VARIANT={variant} is not made for ARCHITECTURE={architecture}; leave out one of them"
+        )
+    here = platform.machine()
+    if ARCHITECTURES.get(here, here) == architecture:
+        return
+    handler = handlers / f"qemu-{processor_of(architecture)}"
+    if not handler.exists() or "F" not in handler.read_text().partition("flags: ")[2].splitlines()[0]:
+        raise SystemExit(
+            f"make: this machine ({here}) does not run programs of {architecture}, and packages run some when they "
+            f"are installed: {handler} is not there, or has no flag F; on Debian and Ubuntu install it: "
+            "apt-get install qemu-user-static"
+        )
+
+
 def prepare(place: Place, variant: str, keys: Path | None) -> None:
     """Tools, keys, the product, and what makes this image the one of its maker."""
     place.folder.mkdir(parents=True, exist_ok=True)
-    if subprocess.run([HERE / "tools.sh", place.folder], check=False).returncode:
+    if subprocess.run([HERE / "tools.sh", place.folder, place.architecture], check=False).returncode:
         raise SystemExit(1)
     product.lay_out(place, variant)
     own = place.folder / "keys"
@@ -127,13 +160,13 @@ def make_keys(folder: Path) -> None:
 
 def build(place: Place, version: str, variant: str, extra: Path | None) -> Built:
     """Have mkosi make partitions and kernel of that version and variant."""
-    out = place.folder / "out"
-    out.mkdir(exist_ok=True)
-    built = Built(version=version, folder=out, variant=variant)
-    for path in out.glob(f"{built.name}*"):
+    built = place.built(version, variant)
+    built.folder.mkdir(exist_ok=True)
+    for path in built.folder.glob(f"{built.name}*"):
         path.unlink()
-    print(f"make: building image {version} ({variant})", flush=True)
+    print(f"make: building image {version} ({place.architecture}, {variant})", flush=True)
     command = ["mkosi", "--directory", "/source/image/mkosi", "--image-version", version, "--force"]
+    command += ["--architecture", place.architecture]
     command += ["--sandbox-tree", "/build/sandbox", "--environment", f"VARIANT={variant}"]
     if variant != "cpu":
         (place.folder / "modules").mkdir(exist_ok=True)
@@ -143,7 +176,7 @@ def build(place: Place, version: str, variant: str, extra: Path | None) -> Built
         shutil.copytree(extra, place.folder / "extra")
         command += ["--extra-tree", "/build/extra"]
     place.run(*command, "build", log=place.folder / "mkosi.log")
-    (out / f"{built.name}.raw").unlink(missing_ok=True)
+    (built.folder / f"{built.name}.raw").unlink(missing_ok=True)
     return built
 
 
@@ -151,7 +184,7 @@ def check_packages(built: Built, *, lock: bool) -> None:
     """Compare what is in the image with the packages that were tested, and tell what differs."""
     said = json.loads(built.manifest.read_text())["packages"]
     here = sorted(f"{each['name']}={each['version']}" for each in said)
-    *common, own = PACKAGES[built.variant]
+    *common, own = PACKAGES[built.architecture, built.variant]
     wanted = [each for path in common for each in path.read_text().split()]
     if lock:
         own.write_text("\n".join(each for each in here if each not in wanted) + "\n")

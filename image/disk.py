@@ -13,8 +13,8 @@ from appliance.image.update import SLOT_BYTES
 from image.place import Built, Place
 
 SEED: Final = "b0cf2a26-0b8e-4f0e-9d0b-8a55a1d9c6a1"
-KINDS: Final = {"root-x86-64-verity": "root-verity", "root-x86-64": "root"}
-"""The partitions of a slot, by their types."""
+PARTS: Final = ("root-verity", "root")
+"""The partitions of a slot, in their order."""
 MIB: Final = 1 << 20
 BOOT_MIB: Final = 256
 
@@ -33,7 +33,7 @@ def compose(
         else _both(place, built, tried, target.with_suffix(".boot"), "" if proven else "+3")
     )
     boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(contents)}\nSizeMaxBytes={BOOT_MIB}M\n"
-    sizes = {kind: SLOT_BYTES[built.variant][part] for kind, part in KINDS.items()}
+    sizes = {_kind(built, part): SLOT_BYTES[built.variant][part] for part in PARTS}
     parts = [boot, *_slots(place, built, sizes)]
     parts += [_empty(*each) for each in sizes.items()] if tried is None else _slots(place, tried, sizes)
     for number, text in enumerate(parts):
@@ -63,12 +63,20 @@ def _both(place: Place, good: Built, tried: Built, target: Path, tries: str) -> 
 
 def _slots(place: Place, built: Built, sizes: dict[str, int]) -> list[str]:
     """The partitions of a version, its sums first."""
-    contents = {"root-x86-64-verity": (built.sums, "verity"), "root-x86-64": (built.root, "root")}
+    contents = {
+        _kind(built, "root-verity"): (built.sums, "verity"),
+        _kind(built, "root"): (built.root, "root"),
+    }
     return [
         f"Type={kind}\nUUID={path.name.split('.')[-2]}\nLabel={built.name}_{label}\n"
         f"CopyBlocks={place.inside(path)}\nSizeMinBytes={sizes[kind]}\nSizeMaxBytes={sizes[kind]}\nReadOnly=yes\n"
         for kind, (path, label) in contents.items()
     ]
+
+
+def _kind(built: Built, part: str) -> str:
+    """The type of a partition, which names the architecture that reads it."""
+    return part.replace("root", f"root-{built.architecture}")
 
 
 def _empty(kind: str, size: int) -> str:

@@ -7,21 +7,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.image.release import IMAGE
+from appliance.image.machine import ARCHITECTURES
+from appliance.image.release import IMAGE, MACHINES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = ROOT / "image"
 
 
+def processor_of(architecture: str) -> str:
+    """What the kernel calls that architecture."""
+    return next(word for word, name in ARCHITECTURES.items() if name == architecture)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """``folder`` is everything's; inside the tools tree it is /build, and the repository is /source."""
+    """``folder`` is everything's; inside the tools tree it is /build, and the repository is /source. Images that are
+    made there are for ``architecture``."""
 
     folder: Path
+    architecture: str = MACHINES[0]
 
     def inside(self, path: Path) -> str:
         """The path as commands in the tools tree see it."""
         return f"/build/{path.resolve().relative_to(self.folder.resolve())}"
+
+    def built(self, version: str, variant: str = "cpu") -> Built:
+        """That version, as a build leaves it here."""
+        return Built(
+            version=version, folder=self.folder / "out", variant=variant, architecture=self.architecture
+        )
 
     def run(self, *command: str, log: Path | None = None) -> None:
         """Run a command in the tools tree; what it prints goes to ``log``. Ends the build where it fails."""
@@ -44,11 +58,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build of one version left in ``folder``; ``variant`` is one of those that releases have."""
+    """What a build of one version left in ``folder``; ``variant`` and ``architecture`` are of those that
+    releases have."""
 
     version: str
     folder: Path
     variant: str = "cpu"
+    architecture: str = MACHINES[0]
 
     @property
     def name(self) -> str:
@@ -68,12 +84,12 @@ class Built:
     @property
     def root(self) -> Path:
         """The root."""
-        return self._one(f"root-x86-64.{'?' * 32}.raw")
+        return self._one(f"root-{self.architecture}.{'?' * 32}.raw")
 
     @property
     def sums(self) -> Path:
         """The tree of sums over the root."""
-        return self._one("root-x86-64-verity.*.raw")
+        return self._one(f"root-{self.architecture}-verity.*.raw")
 
     @property
     def manifest(self) -> Path:

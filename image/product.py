@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from appliance.runtimes.distributions import DISTRIBUTIONS
-from image.place import ROOT, Place
+from image.place import ROOT, Place, processor_of
 from packages import cuda_runtime
+from packages.processor import architecture, newest
 from packages.tree import SITE, epoch, settle
 
 LEFT_OUT: Final = ("usr/share/doc", "usr/share/lintian")
@@ -21,15 +22,18 @@ LEFT_OUT: Final = ("usr/share/doc", "usr/share/lintian")
 
 def lay_out(place: Place, variant: str) -> None:
     """Make the tree ``product`` in the build's folder anew. Ends the build where there is no package."""
-    found = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
-    if not found:
-        raise SystemExit("make: there is no Debian package in dist/; 'make image' makes it first")
+    processor = processor_of(place.architecture)
+    found = newest(ROOT / "dist", processor=processor)
+    if found is None:
+        raise SystemExit(
+            f"make: there is no Debian package for {architecture(processor)} in dist/; 'make image' makes it first"
+        )
     tree = place.folder / "product"
     shutil.rmtree(tree, ignore_errors=True)
-    print(f"make: laying out the product of {found[-1].name}", flush=True)
-    subprocess.run(["dpkg-deb", "-x", str(found[-1]), str(tree)], check=True)
+    print(f"make: laying out the product of {found.name}", flush=True)
+    subprocess.run(["dpkg-deb", "-x", str(found), str(tree)], check=True)
     if not (tree / SITE).is_dir():
-        raise SystemExit(f"make: {found[-1]} is not of Debian 13's Python: it has no {SITE}")
+        raise SystemExit(f"make: {found} is not of Debian 13's Python: it has no {SITE}")
     for each in LEFT_OUT:
         shutil.rmtree(tree / each)
     if variant == "gpu":

@@ -20,7 +20,7 @@ def publish(built: Built, variant: str, key: Path, folder: Path) -> Release:
     for name in ("streams", "indexes"):
         (folder / name).mkdir(parents=True)
     parts = tuple(_part(path, folder) for path in (built.sums, built.root, built.kernel))
-    release = Release(version=built.version, machine="x86-64", variant=variant, parts=parts)
+    release = Release(version=built.version, machine=built.architecture, variant=variant, parts=parts)
     papers = encode(release)
     (folder / RELEASE).write_bytes(papers)
     signer = open_signer(str(key), _no_secret)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from packages.processor import ARCHITECTURES, X86
 from packages.tree import files, settle_times
 
 MAINTAINER: Final = "Edge appliance maintainers <maintainers@edge-appliance.invalid>"
@@ -30,8 +31,8 @@ class Compression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """What is told of the tree: ``control`` with the places @VERSION@ and @SIZE@, the text of each script by its name,
-    the paths of conffiles, and ``when`` in seconds since 1970, which all files are of."""
+    """What is told of the tree: ``control`` with the places @VERSION@, @ARCHITECTURE@ and @SIZE@, the text of each
+    script by its name, the paths of conffiles, and ``when`` in seconds since 1970, which all files are of."""
 
     name: str
     version: str
@@ -40,11 +41,12 @@ class Archive:
     compression: Compression
     scripts: Mapping[str, str] = field(default_factory=dict)
     conffiles: Collection[str] = ()
+    architecture: str = ARCHITECTURES[X86]
 
     @property
     def file_name(self) -> str:
         """What Debian calls such a file."""
-        return f"{self.name}_{self.version}_amd64.deb"
+        return f"{self.name}_{self.version}_{self.architecture}.deb"
 
     def write(self, root: Path, out: Path) -> Path:
         """Make the archive of what is below ``root`` in the folder ``out``; gives its path. Leaves the folder DEBIAN in
@@ -73,6 +75,7 @@ class Archive:
         control = root / "DEBIAN"
         control.mkdir()
         told = self.control.replace("@VERSION@", self.version).replace("@SIZE@", str(sizes))
+        told = told.replace("@ARCHITECTURE@", self.architecture)
         (control / "control").write_text(told)
         if self.conffiles:
             (control / "conffiles").write_text("".join(f"{path}\n" for path in self.conffiles))

@@ -1,6 +1,6 @@
 """The Debian package: the product's tree, what dpkg is told of it, and what runs when it is installed.
 
-The same sources give the same bytes. ``python -m packages.deb WHEELS OUT``.
+The same sources give the same bytes. ``python -m packages.deb WHEELS OUT PROCESSOR...``: one for each processor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from packages.archive import MAINTAINER, Archive, Compression, add_papers, compress
+from packages.processor import architecture
 from packages.tree import HOME, ROOT, epoch, lay_out, version
 
 NAME: Final = "edge-appliance"
@@ -26,13 +27,15 @@ LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 
 
-def build(wheels: Path, out: Path) -> Path:
-    """Make the package in the folder ``out``; gives its path."""
+def build(wheels: Path, out: Path, processor: str) -> Path:
+    """Make the package for a processor in the folder ``out``; gives its path. Raises LookupError for another processor
+    than the wheels are of, or than Debian's names are known for."""
+    called = architecture(processor)
     with tempfile.TemporaryDirectory(prefix="edge-appliance-") as place:
         root = Path(place) / "root"
-        lay_out(root, wheels)
+        lay_out(root, wheels, processor)
         _document(root)
-        return _archive().write(root, out)
+        return _archive(called).write(root, out)
 
 
 def _document(root: Path) -> None:
@@ -65,13 +68,15 @@ def without_dead_links(text: str, pages: Container[str]) -> str:
     return LINK.sub(link, text)
 
 
-def _archive() -> Archive:
+def _archive(called: str) -> Archive:
     scripts = {name: (OURS / name).read_text().replace("@HOME@", f"/{HOME}") for name in SCRIPTS}
     return Archive(
         name=NAME, version=version(), control=(OURS / "control").read_text(), when=epoch(), scripts=scripts,
         conffiles=("/etc/appliance/appliance.toml",), compression=Compression(level=12, threads=2),
+        architecture=called,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]), Path(sys.argv[2])))
+    for each in sys.argv[3:]:
+        print(build(Path(sys.argv[1]), Path(sys.argv[2]), each), flush=True)

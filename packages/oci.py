@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import tarfile
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from packages.processor import architecture
 from packages.tree import epoch, version
 
 NEEDED: Final = (
@@ -44,26 +46,36 @@ CONTROL: Final = 's|^socket = "/run/appliance/control"$|socket = "/tmp/appliance
 LOCALE: Final = 'ln -s C.utf8 "$1/usr/lib/locale/en_US.utf8"'
 """For a shell: ONNX Runtime changes the case of letters by en_US.UTF-8 where a model names no locale, and C.UTF-8, the
 only one of a minimal Debian, has the same letters."""
+EMULATORS: Final = Path("/proc/sys/fs/binfmt_misc")
 STATE: Final = "/var/lib/appliance"
 _TYPE: Final = "application/vnd.oci.image"
 _STATUS: Final = "./var/lib/dpkg/status"
 _PASSWD: Final = "./etc/passwd"
 
 
-def build(package: Path, out: Path) -> tuple[Path, str]:
-    """Make the layout of a Debian ``package`` in the folder ``out``; gives its path, and what dpkg says of what is in
-    it. Raises CalledProcessError where no root can be made, FileNotFoundError without mmdebstrap."""
-    made = out / f"edge-appliance_{version()}_amd64.oci"
+def lacking(processor: str) -> str:
+    """What is not here of what an image for a processor is made with; empty where all is."""
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap"
+    runs = processor == platform.machine() or (EMULATORS / f"qemu-{processor}").exists()
+    return "" if runs else f"an emulator of {processor} that the kernel knows (Debian: qemu-user-static)"
+
+
+def build(package: Path, out: Path, processor: str) -> tuple[Path, str]:
+    """Make the layout of a Debian ``package`` for a processor in the folder ``out``; gives its path, and what dpkg
+    says of what is in it. Raises CalledProcessError where no root can be made, FileNotFoundError without mmdebstrap."""
+    called = architecture(processor)
+    made = out / f"edge-appliance_{version()}_{called}.oci"
     shutil.rmtree(made, ignore_errors=True)
     (made / "blobs/sha256").mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="edge-appliance-") as place:
         root = Path(place) / "root.tar"
-        _make_root(package, root)
+        _make_root(package, root, called)
         with tarfile.open(root) as tar:
             status, passwd = _text(tar, _STATUS), _text(tar, _PASSWD)
         layer, plain = _layer(made, root)
     created = datetime.fromtimestamp(epoch(), UTC).isoformat()
-    config = _blob(made, _config(plain, created, _ids(passwd)), f"{_TYPE}.config.v1+json")
+    config = _blob(made, _config(plain, created, _ids(passwd), called), f"{_TYPE}.config.v1+json")
     manifest = {
         "schemaVersion": 2,
         "mediaType": f"{_TYPE}.manifest.v1+json",
@@ -73,7 +85,7 @@ def build(package: Path, out: Path) -> tuple[Path, str]:
     }
     described = _blob(made, manifest, f"{_TYPE}.manifest.v1+json")
     described["annotations"] = {"org.opencontainers.image.ref.name": version()}
-    described["platform"] = {"architecture": "amd64", "os": "linux"}
+    described["platform"] = {"architecture": called, "os": "linux"}
     index = {"schemaVersion": 2, "mediaType": f"{_TYPE}.index.v1+json", "manifests": [described]}
     (made / "index.json").write_bytes(_json(index))
     (made / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
@@ -86,8 +98,14 @@ def digest_of(layout: Path) -> str:
     return str(index["manifests"][0]["digest"]).removeprefix("sha256:")
 
 
-def _make_root(package: Path, target: Path) -> None:
-    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={NEEDED}", "--architectures=amd64"]
+def _make_root(package: Path, target: Path, called: str) -> None:
+    command = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={NEEDED}",
+        f"--architectures={called}",
+    ]
     command += [f"--dpkgopt=path-exclude={each}" for each in LEFT_OUT]
     command += [
         f'--customize-hook=copy-in "{package.absolute()}" /root',
@@ -128,10 +146,10 @@ def _layer(made: Path, root: Path) -> tuple[dict[str, Any], str]:
     return _descriptor(f"{_TYPE}.layer.v1.tar+gzip", digest, size), plain.hexdigest()
 
 
-def _config(plain: str, created: str, user: str) -> dict[str, Any]:
+def _config(plain: str, created: str, user: str, called: str) -> dict[str, Any]:
     return {
         "created": created,
-        "architecture": "amd64",
+        "architecture": called,
         "os": "linux",
         "config": {
             "User": user,

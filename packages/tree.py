@@ -14,12 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from packages.processor import X86
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 RELEASE: Final = "3.13"
 """Of Python in Debian 13."""
 GLIBC_MAX: Final = 41
 """Minor release of the C library of Debian 13; wheels that need a newer one are not taken."""
-PROCESSOR: Final = "x86_64"
 HOME: Final = Path("usr/lib/edge-appliance")
 SITE: Final = HOME / f"lib/python{RELEASE}/site-packages"
 SHARE: Final = Path("usr/share/edge-appliance")
@@ -45,16 +46,17 @@ UNUSED: Final = (
 """What is never imported where a box serves, a fifth of it all."""
 
 
-def lay_out(root: Path, wheels: Path) -> None:
-    """Make the tree below ``root``, which is not there yet, of the wheels in a folder. Raises CalledProcessError where
-    what the lock file names cannot be had, and LookupError where there are no wheels."""
+def lay_out(root: Path, wheels: Path, processor: str) -> None:
+    """Make the tree below ``root``, which is not there yet, of the wheels in a folder, for one of the processors that
+    they are of. Raises CalledProcessError where what the lock file names cannot be had, and LookupError where there are
+    no wheels."""
     (root / SITE).mkdir(parents=True)
-    install(root / SITE, ["--require-hashes", "-r", str(ROOT / "requirements.lock")])
+    install(root / SITE, ["--require-hashes", "-r", str(ROOT / "requirements.lock")], processor)
     ours = [
         str(_wheel(wheels, pattern))
-        for pattern in ("edge_appliance-*", f"edge_appliance_native-*{PROCESSOR}")
+        for pattern in ("edge_appliance-*", f"edge_appliance_native-*{processor}")
     ]
-    install(root / SITE, ["--no-index", *ours])
+    install(root / SITE, ["--no-index", *ours], processor)
     leave_out(root / SITE, UNUSED)
     _command(root)
     _units(root)
@@ -63,8 +65,9 @@ def lay_out(root: Path, wheels: Path) -> None:
     settle(root, epoch())
 
 
-def install(site: Path, what: list[str]) -> None:
-    """Into the folder ``site``, with pip, for another Python than the one that runs this. Raises CalledProcessError."""
+def install(site: Path, what: list[str], processor: str = X86) -> None:
+    """Into the folder ``site``, with pip, for another Python than the one that runs this, and maybe another processor.
+    Raises CalledProcessError."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install"]
     where = ["--target", str(site), "--upgrade", "--no-deps", "--no-compile", "--only-binary=:all:"]
     target = ["--python-version", RELEASE, "--implementation", "cp"]
@@ -73,7 +76,7 @@ def install(site: Path, what: list[str]) -> None:
         "manylinux2010",
         "linux",
     ]
-    platforms = [f"--platform={name}_{PROCESSOR}" for name in names]
+    platforms = [f"--platform={name}_{processor}" for name in names]
     subprocess.run([*pip, *where, *target, *platforms, *what], check=True, stdin=subprocess.DEVNULL)
 
 

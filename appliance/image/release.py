@@ -27,15 +27,18 @@ PART_BYTES_MAX: Final = 8 << 30
 VERSION_CHARACTERS_MAX: Final = 14
 """It is part of a partition's label, which has 36: edge-appliance_V_verity."""
 VARIANTS: Final = ("cpu", "gpu")
+MACHINES: Final = ("x86-64", "arm64")
+"""Architectures that the image is made for, as systemd calls them."""
 
 _UUID: Final = "[0-9a-f]{32}"
 _VERSION: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){1,3}")
 _PARTS: Final = (
-    rf"{IMAGE}_@\.root-x86-64-verity\.{_UUID}\.raw",
-    rf"{IMAGE}_@\.root-x86-64\.{_UUID}\.raw",
+    rf"{IMAGE}_@\.root-%-verity\.{_UUID}\.raw",
+    rf"{IMAGE}_@\.root-%\.{_UUID}\.raw",
     rf"{IMAGE}_@\.efi",
 )
-"""How the parts are called, @ being the version: the tree of sums, the root, and the kernel with its initrd."""
+"""How the parts are called, @ being the version and % the machine: the tree of sums, the root, and the kernel with its
+initrd."""
 
 
 class ReleaseInvalid(WithProblems, ArtefactError):
@@ -54,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """See the module. ``machine`` is the processor's architecture, ``variant`` one of VARIANTS."""
+    """See the module. ``machine`` is one of MACHINES, ``variant`` one of VARIANTS."""
 
     format: int = FORMAT
     image: str = IMAGE
@@ -96,8 +99,8 @@ def problems(release: Release) -> Iterator[tuple[str, str]]:
         yield "image", f"is of another product: {release.image[:40]!r}"
     if release.variant not in VARIANTS:
         yield "variant", f"is no variant of the image: {release.variant[:40]!r}"
-    if not release.machine or len(release.machine) > 32 or not release.machine.isprintable():
-        yield "machine", "is not the name of an architecture"
+    if release.machine not in MACHINES:
+        yield "machine", f"is no architecture of the image: {release.machine[:40]!r}"
     if not _VERSION.fullmatch(release.version):
         yield "version", f"{release.version[:40]!r} is no version such as 1.4 or 1.4.2"
         return
@@ -106,16 +109,18 @@ def problems(release: Release) -> Iterator[tuple[str, str]]:
             "version",
             f"{release.version!r} is longer than the {VERSION_CHARACTERS_MAX} characters that fit",
         )
-    yield from _part_problems(release)
+    if release.machine in MACHINES:
+        yield from _part_problems(release)
 
 
 def _part_problems(release: Release) -> Iterator[tuple[str, str]]:
     for pattern in _PARTS:
-        wanted = re.compile(pattern.replace("@", re.escape(release.version)))
+        named = pattern.replace("%", release.machine)
+        wanted = re.compile(named.replace("@", re.escape(release.version)))
         if sum(wanted.fullmatch(part.name) is not None for part in release.parts) != 1:
             yield (
                 "parts",
-                f"has not exactly one {pattern.replace('@', release.version).replace(_UUID, 'UUID')}",
+                f"has not exactly one {named.replace('@', release.version).replace(_UUID, 'UUID')}",
             )
     if len(release.parts) != len(_PARTS):
         yield "parts", f"has {len(release.parts)} entries, not {len(_PARTS)}"

@@ -195,7 +195,7 @@ def _sum(told: Told, before: int, total: int, here: int, _of: int) -> None:
 def _kind(name: str) -> str:
     if name.endswith(".efi"):
         return "kernel"
-    return "root-verity" if ".root-x86-64-verity." in name else "root"
+    return "root-verity" if "-verity." in name else "root"
 
 
 def _problem(file: str, key: str, text: str) -> Problem:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from packages.processor import architecture, newest
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, SITE, Provisioning, proxied
 from tests.installation.machine import Machine, asks_over_tls, machine, make_certificate, play
@@ -116,7 +117,7 @@ def a_setting_that_is_wrong_changes_nothing(site: Site) -> None:
 
 def another(site: Site, version: str, change: Callable[[Path], None] = lambda tree: None) -> Path:
     """The package as that version, changed."""
-    package = site.folder / f"edge-appliance_{version}_amd64.deb"
+    package = site.folder / f"edge-appliance_{version}_{architecture()}.deb"
     tree = site.folder / version
     subprocess.run(["dpkg-deb", "-R", str(site.package), str(tree)], check=True)
     control = tree / "DEBIAN/control"
@@ -175,20 +176,20 @@ def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
 
 def the_runtime_for_a_gpu_comes_behind_the_product(site: Site) -> None:
     """Where dist/ has it; no GPU is here, so that models go on by the processor."""
-    add_ons = sorted((ROOT / "dist").glob("edge-appliance-cuda_*_amd64.deb"))
-    if not add_ons:
+    add_on = newest(ROOT / "dist", "edge-appliance-cuda")
+    if add_on is None:
         print("   left out: dist/ has no edge-appliance-cuda_*.deb, which 'make cuda-deb' makes")
         return
-    given = {"appliance_cuda_package": str(add_ons[-1])}
+    given = {"appliance_cuda_package": str(add_on)}
     assert "appliance_require_gpu: the NVIDIA driver is not loaded" in site.refused(
         appliance_require_gpu=True, **given
     )
     _, changed, took = site.play(**given)
-    print(f"   {add_ons[-1].stat().st_size:,} bytes: {took:.1f} s, {changed} changed")
+    print(f"   {add_on.stat().st_size:,} bytes: {took:.1f} s, {changed} changed")
     runtimes = [
         line for line in site.box.do("appliance", "version", "--all").splitlines() if "onnxruntime" in line
     ]
-    assert runtimes == [f"onnxruntime-gpu {add_ons[-1].name.split('_')[1].split('+')[0]}"]
+    assert runtimes == [f"onnxruntime-gpu {add_on.name.split('_')[1].split('+')[0]}"]
     site.box.do("appliance", "infer", "digits", "--zeros")
     assert site.play(**given)[1] == 0
     site.box.do("dpkg", "--purge", "edge-appliance-cuda")
@@ -228,8 +229,8 @@ CHECKS: Final = (
 
 def main() -> int:
     """Run them all; 0 when all hold."""
-    packages = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
-    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or not packages:
+    package = newest(ROOT / "dist")
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or package is None:
         print("this takes root, mmdebstrap, and dist/*.deb, which 'make deb' makes", file=sys.stderr)
         return 1
     if not INSTALLED:
@@ -237,7 +238,7 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with (
-        machine(packages[-1], "openssh-server", "python3-apt", name="ansible-test-") as box,
+        machine(package, "openssh-server", "python3-apt", name="ansible-test-") as box,
         tempfile.TemporaryDirectory(prefix="ansible-test-") as place,
     ):
         folder = Path(place)
@@ -251,7 +252,7 @@ def main() -> int:
         (folder / "maker.key.pub").write_text(box.do("cat", "/srv/maker.key.pub") + "\n")
         (lay := folder / "collections").mkdir()
         site = Site(
-            box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder,
+            box=box, ansible=Ansible.below(lay), package=package, folder=folder,
             key=folder / "maker.key.pub",
             way=proxied(folder, folder / "ssh", f"{' '.join(box.enter)} /usr/sbin/sshd -i"),
         )  # fmt: skip

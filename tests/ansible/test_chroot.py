@@ -23,13 +23,15 @@ import pytest
 
 from packages.cuda_deb import newest
 from packages.cuda_runtime import HOME as RUNTIME
+from packages.processor import architecture
+from packages.processor import newest as newest_package
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, Provisioning, proxied
 from tests.installation.cuda_stand_in import made
 from tests.installation.machine import tree, unpack
 
 FURTHER: Final = ("openssh-server", "python3-apt")
-PACKAGES: Final = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
+PACKAGE: Final = newest_package(ROOT / "dist")
 ENABLED: Final = "etc/systemd/system/multi-user.target.wants/appliance.service"
 SESSION: Final = """\
 #!/bin/sh
@@ -58,7 +60,7 @@ def lacking() -> str:
         "mmdebstrap": shutil.which("mmdebstrap"),
         "an SSH client": shutil.which("ssh") and shutil.which("ssh-keygen"),
         "namespaces": shutil.which("unshare") and os.geteuid() == 0 and _makes_namespaces(),
-        "the package of 'make deb' in dist/": PACKAGES,
+        "the package of 'make deb' in dist/": PACKAGE,
     }
     return ", ".join(name for name, found in there.items() if not found)
 
@@ -92,11 +94,12 @@ def _site(root: Path) -> Iterator[Provisioning]:
     folder = root.parent
     (session := folder / "session").write_text(SESSION.replace("ROOT", str(root)))
     session.chmod(0o700)
+    assert PACKAGE is not None
     appliance = str(Path(sys.executable).parent / "appliance")
     subprocess.run([appliance, "model", "keygen", str(folder / "maker.key")], check=True, capture_output=True)
     (lay := folder / "collections").mkdir()
     yield Provisioning(
-        ansible=Ansible.below(lay), package=PACKAGES[-1], folder=folder, key=folder / "maker.key.pub",
+        ansible=Ansible.below(lay), package=PACKAGE, folder=folder, key=folder / "maker.key.pub",
         way=proxied(folder, folder / "ssh", str(session)),
     )  # fmt: skip
     for socket in (lay / ".ansible/cp").glob("*"):  # a session would stay for a minute
@@ -126,7 +129,7 @@ def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisio
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (site.key.read_bytes(), 0o644)
     assert (root / "etc/credstore").stat().st_mode & 0o777 == 0o700
     assert [path.name for path in (root / "var/cache/edge-appliance").iterdir()] == [site.package.name]
-    assert f"edge-appliance_{version_in(root, 'edge-appliance')}_amd64.deb" == site.package.name
+    assert f"edge-appliance_{version_in(root, 'edge-appliance')}_{architecture()}.deb" == site.package.name
     assert not (root / ENABLED).is_symlink(), "it was not to start with the machine"
 
     _, changed, _ = site.play(book=str(book), appliance_started=False)

@@ -38,7 +38,7 @@ def gpu_image(world: World) -> Facts:
     )
     begun = time.monotonic()
     raw = own.disk(BASE)
-    built = Built(version=BASE, folder=own.place.folder / "out", variant="gpu")
+    built = own.place.built(BASE, "gpu")
     facts = _sizes(built, raw)
     if (took := time.monotonic() - begun) > 5:
         facts["built in, s"] = round(took)

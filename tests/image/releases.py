@@ -25,14 +25,19 @@ class Maker:
     public: PublicKey
 
     def release(
-        self, version: str, *, variant: str = "cpu", root_bytes: int = ROOT_BYTES
+        self,
+        version: str,
+        *,
+        variant: str = "cpu",
+        architecture: str = "x86-64",
+        root_bytes: int = ROOT_BYTES,
     ) -> tuple[Path, Release]:
         """A signed release of that version."""
-        built = Built(version=version, folder=self.folder)
+        built = Built(version=version, folder=self.folder, architecture=architecture)
         seed = version.encode()
         contents = {
-            f"{built.name}.root-x86-64-verity.{UUID}.raw": seed * 1_000,
-            f"{built.name}.root-x86-64.{UUID}.raw": (seed * root_bytes)[:root_bytes],
+            f"{built.name}.root-{architecture}-verity.{UUID}.raw": seed * 1_000,
+            f"{built.name}.root-{architecture}.{UUID}.raw": (seed * root_bytes)[:root_bytes],
             f"{built.name}.efi": b"MZ" + seed * 5_000,
         }
         for name, data in contents.items():

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import tritonclient.grpc as triton
 
-from appliance.image.release import decode
+from appliance.image.release import MACHINES, decode
 from tests.image.ansible_scenario import ansible_guest
+from tests.image.architecture_scenario import other_architecture
 from tests.image.gpu_scenario import gpu_image
 from tests.image.loss_scenarios import flapping_update, lost_writes
 from tests.image.secure_scenario import sealed_var, secure_boot
@@ -405,18 +406,27 @@ def _demand(holds: bool, text: str) -> None:
         raise Failed(text)
 
 
-def _scenario(run: Any) -> Scenario:
-    name = run.__name__.replace("_", "-")
-    return Scenario(name=name, about=" ".join(run.__doc__.split()), run=run)
+def _scenario(run: Any, architecture: str = MACHINES[0]) -> Scenario:
+    own = "" if architecture == MACHINES[0] else f"{architecture}-"
+    name = own + run.__name__.replace("_", "-")
+    return Scenario(name=name, about=" ".join(run.__doc__.split()), run=run, architecture=architecture)
 
 
-SCENARIOS: Final = tuple(
-    map(
+SCENARIOS: Final = (
+    *map(
         _scenario,
         (
             first_boot, power_cut, lost_writes, update, flapping_update, broken_update, flipped_byte, rotten_root,
             clock_1970, clock_ahead, full_disk, wedged_daemon, hung_kernel, factory_reset, given_settings,
             stick_enrolment, secure_boot, sealed_var, ansible_guest, gpu_image,
         ),
-    )
+    ),
+    *(
+        _scenario(run, "arm64")
+        for run in (
+            first_boot, power_cut, update, flipped_byte, rotten_root, hung_kernel, factory_reset, secure_boot,
+            other_architecture,
+        )
+    ),
 )  # fmt: skip
+"""Those of arm64 are what hangs on firmware, boot loader, kernel and disk; others would start the same programs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import platform
 import re
 import shutil
 import subprocess
@@ -15,15 +16,16 @@ from appliance.cli.command_table import CommandTable
 from appliance.cli.image.here import FOLDER, KEYS
 from appliance.cli.main import TABLE
 from appliance.image import reset
-from appliance.image.machine import TRIES
-from appliance.image.release import IMAGE, PART_BYTES_MAX, VARIANTS
+from appliance.image.machine import ARCHITECTURES, TRIES
+from appliance.image.release import IMAGE, MACHINES, PART_BYTES_MAX, VARIANTS
 from appliance.image.update import FIRMWARE_KEY, SLOT_BYTES
 from appliance.runtimes.distributions import DISTRIBUTIONS
-from image.build import COMPONENTS, PACKAGES
+from image.build import COMPONENTS, PACKAGES, check_possible, folder_name
 from image.disk import BOOT_MIB
-from image.place import HERE, ROOT
+from image.place import HERE, ROOT, processor_of
 from packages.cuda_runtime import DEVICES
 from packages.cuda_runtime import LOCK as RUNTIME
+from packages.processor import architecture as debian_of
 from tests.image.releases import UUID
 from tests.runtimes.text_case import lowered
 
@@ -70,10 +72,52 @@ def test_slots_on_the_disk_are_as_large_as_updates_may_be(variant: str) -> None:
 
 
 def test_a_variant_has_its_slots_its_packages_and_its_part_of_the_archive() -> None:
-    for table in (SLOT_BYTES, PACKAGES, COMPONENTS):
+    for table in (SLOT_BYTES, COMPONENTS):
         assert set(table) == set(VARIANTS)
+    assert set(PACKAGES) == {("x86-64", "cpu"), ("x86-64", "gpu"), ("arm64", "cpu")}
     profile = settings(PROFILE / "mkosi.conf", "Distribution")
     assert f"main {profile['Repositories'].replace(',', ' ')}" == COMPONENTS["gpu"]
+
+
+def test_an_architecture_has_its_kernel_its_tools_and_its_packages() -> None:
+    assert set(ARCHITECTURES.values()) == set(MACHINES) == {each for each, _ in PACKAGES}
+    kernels = {each: f"linux-image-{debian_of(processor_of(each))}" for each in MACHINES}
+    for architecture, kernel in kernels.items():
+        path = HERE / f"mkosi/mkosi.conf.d/{architecture}.conf"
+        assert settings(path, "Match") == {"Architecture": architecture}
+        assert settings(path, "Content")["Packages"] == kernel
+        assert (HERE / f"tools-{architecture}.packages").read_text().split()
+        locked = [each.partition("=")[0] for each in PACKAGES[architecture, "cpu"][-1].read_text().split()]
+        assert kernel in locked
+        assert [each for each in locked if each in kernels.values()] == [kernel]
+    names = [folder_name(*each) for each in PACKAGES]
+    assert names == ["image", "image-gpu", "image-arm64"]
+
+
+def test_no_file_of_the_image_is_for_one_architecture_but_those_that_say_so() -> None:
+    own = HERE / "mkosi/mkosi.conf.d"
+    for path in (
+        path for path in (HERE / "mkosi").rglob("*") if path.is_file() and PROFILE not in path.parents
+    ):
+        if path.parent != own:
+            assert not re.search(r"x86[-_]64|amd64|aarch64|arm64", path.read_text()), path
+
+
+def test_a_machine_that_cannot_run_what_goes_into_an_image_is_told_so(tmp_path: Path) -> None:
+    here = platform.machine()
+    other = next(name for processor, name in ARCHITECTURES.items() if processor != here)
+    processor = next(processor for processor in ARCHITECTURES if processor != here)
+    check_possible(ARCHITECTURES[here], "cpu", tmp_path)
+    with pytest.raises(SystemExit, match="does not run programs of"):
+        check_possible(other, "cpu", tmp_path)
+    handler = tmp_path / f"qemu-{processor}"
+    handler.write_text("enabled\ninterpreter /usr/bin/qemu\nflags: P\noffset 0\n")
+    with pytest.raises(SystemExit, match="has no flag F"):
+        check_possible(other, "cpu", tmp_path)
+    handler.write_text("enabled\ninterpreter /usr/bin/qemu\nflags: PF\noffset 0\n")
+    check_possible(other, "cpu", tmp_path)
+    with pytest.raises(SystemExit, match="VARIANT=gpu is not made for ARCHITECTURE=arm64"):
+        check_possible("arm64", "gpu")
 
 
 def test_the_runtime_for_a_gpu_takes_the_place_of_the_other_and_of_nothing_else() -> None:
@@ -87,15 +131,17 @@ def test_the_runtime_for_a_gpu_takes_the_place_of_the_other_and_of_nothing_else(
     assert not [each for each in ours if each.endswith("-cu13")], "the driver of Debian 13 is of CUDA 12"
 
 
-def test_what_an_update_brings_is_what_systemd_looks_for() -> None:
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_what_an_update_brings_is_what_systemd_looks_for(architecture: str) -> None:
     """Names of parts match the sources' patterns; the kernel, by which a version is there, goes last."""
     transfers = sorted((EXTRA / "usr/lib/sysupdate.d").glob("*.transfer"))
-    names = [f"{IMAGE}_1.2.3.root-x86-64-verity.{UUID}.raw", f"{IMAGE}_1.2.3.root-x86-64.{UUID}.raw"]
+    names = [f"{IMAGE}_1.2.3.root-{architecture}{kind}.{UUID}.raw" for kind in ("-verity", "")]
     names += [f"{IMAGE}_1.2.3.efi"]
     for transfer, name in zip(transfers, names, strict=True):
         source = settings(transfer, "Source")
         assert source["Path"] == str(FOLDER)
-        pattern = re.escape(source["MatchPattern"]).replace("@v", "[0-9.]+").replace("@u", "[0-9a-f]{32}")
+        wanted = source["MatchPattern"].replace("%a", architecture)  # as systemd replaces it
+        pattern = re.escape(wanted).replace("@v", "[0-9.]+").replace("@u", "[0-9a-f]{32}")
         assert re.fullmatch(pattern, name)
     assert settings(transfers[-1], "Target")["TriesLeft"] == str(TRIES)
 

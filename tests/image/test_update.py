@@ -18,6 +18,7 @@ from appliance.image.machine import Machine
 from appliance.image.place import open_place
 from appliance.image.release import (
     IMAGE,
+    MACHINES,
     RELEASE,
     SIGNATURE,
     VERSION_CHARACTERS_MAX,
@@ -74,10 +75,7 @@ def test_only_a_newer_version_is_taken(tmp_path: Path, version: str, part: str) 
 
 def test_another_machine_and_another_kernel_of_the_same_number_are_refused(tmp_path: Path) -> None:
     keys = maker(tmp_path / "maker")
-    folder, _ = keys.release("1.1")
-    papers = json.loads((folder / RELEASE).read_bytes())
-    papers["machine"] = "arm64"
-    (folder / RELEASE).write_bytes(json.dumps(papers, sort_keys=True, separators=(",", ":")).encode())
+    folder, _ = keys.release("1.1", architecture="arm64")
     (folder / SIGNATURE).unlink()
     here = machine(tmp_path / "box", "edge-appliance_1.0.efi", "edge-appliance_1.1+0-3.efi")
     said = refused(folder, keys, here)
@@ -85,6 +83,31 @@ def test_another_machine_and_another_kernel_of_the_same_number_are_refused(tmp_p
     assert "is not there" in said[0]
     assert "'arm64'" in said[1]
     assert "another image of that number" in said[2]
+
+
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_a_machine_takes_releases_of_its_own_architecture_alone(tmp_path: Path, architecture: str) -> None:
+    keys = maker(tmp_path / "maker")
+    here = replace(machine(tmp_path / "box"), architecture=architecture)
+    for each in MACHINES:
+        folder, _ = keys.release("1.1", architecture=each)
+        said = (
+            []
+            if each == architecture
+            else [f"release.json: machine: is {each!r}; this machine is {architecture!r}"]
+        )
+        assert refused(folder, keys, here) == said
+
+
+def test_parts_are_called_by_the_machine_that_reads_them(tmp_path: Path) -> None:
+    """What is no architecture is no part of a path, either."""
+    _, release = maker(tmp_path / "maker").release("1.1")
+    (sums, root) = problems(replace(release, machine="arm64"))
+    assert sums[0] == root[0] == "parts"
+    assert "root-arm64-verity" in sums[1]
+    assert "root-arm64\\." in root[1]
+    (said,) = problems(replace(release, machine="../../etc"))
+    assert said == ("machine", "is no architecture of the image: '../../etc'")
 
 
 @pytest.mark.parametrize("what", ["release", "signature"])

@@ -27,7 +27,6 @@ from PIL import Image
 from image.place import ROOT, Place
 
 PICTURE: Final = ROOT / "models" / "digits" / "golden" / "3-0539.png"
-FIRMWARE: Final = Path("/usr/share/OVMF")
 DISK_GIB: Final = 6
 PATIENCE: Final = "systemd.default_device_timeout_sec=900"
 """Emulated on a machine that is busy, a device may take long to be found."""
@@ -36,6 +35,47 @@ START: Final = {"systemd.unit-dropin.appliance.service": b"[Service]\nTimeoutSta
 BOOT_S: Final = 1200.0
 PAUSE_S: Final = 0.5
 """Between two looks at a machine that is starting: it can only be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulated:
+    """What is emulated of an architecture: by which ``program``, with which firmware; the ``secure`` ones are for
+    Secure Boot. ``tpm`` is a device that the image's kernel has a driver of, if there is one."""
+
+    program: str
+    machine: str
+    secure_machine: str
+    processor: str
+    code: str
+    secure_code: str
+    variables: str
+    secure_options: tuple[str, ...] = ()
+    tpm: str | None = None
+
+
+EMULATED: Final = {
+    "x86-64": Emulated(
+        program="qemu-system-x86_64",
+        machine="q35",
+        secure_machine="q35,smm=on",
+        processor="max",
+        code="/usr/share/OVMF/OVMF_CODE_4M.fd",
+        secure_code="/usr/share/OVMF/OVMF_CODE_4M.secboot.fd",
+        variables="/usr/share/OVMF/OVMF_VARS_4M.fd",
+        secure_options=("-global", "driver=cfi.pflash01,property=secure,value=on"),
+        tpm="tpm-crb",
+    ),
+    # As an Ampere Altra has it. Debian's kernel knows no TPM that this machine can have.
+    "arm64": Emulated(
+        program="qemu-system-aarch64",
+        machine="virt",
+        secure_machine="virt",
+        processor="neoverse-n1",
+        code="/usr/share/AAVMF/AAVMF_CODE.no-secboot.fd",
+        secure_code="/usr/share/AAVMF/AAVMF_CODE.secboot.fd",
+        variables="/usr/share/AAVMF/AAVMF_VARS.fd",
+    ),
+}
 
 
 class Failed(AssertionError):
@@ -208,7 +248,9 @@ def switched_on(place: Place, power: Power, name: str = "serial") -> Iterator[Ma
     folder = power.disk.parent
     variables = folder / "firmware"
     if not variables.exists():
-        shutil.copy(place.folder / "tools" / "usr/share/OVMF/OVMF_VARS_4M.fd", variables)
+        shutil.copy(
+            place.folder / "tools" / EMULATED[place.architecture].variables.removeprefix("/"), variables
+        )
     ports = _free_ports(3)
     serial = folder / f"{name}.log"
     serial.unlink(missing_ok=True)
@@ -280,15 +322,16 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
     def inside(path: Path) -> str:
         return f"{place.inside(path.parent)}/{path.name}"
 
-    code = FIRMWARE / ("OVMF_CODE_4M.secboot.fd" if power.secure else "OVMF_CODE_4M.fd")
+    emulated = EMULATED[place.architecture]
+    code = emulated.secure_code if power.secure else emulated.code
     forwards = "".join(
         f",hostfwd=tcp:127.0.0.1:{port}-:{inner}" for port, inner in zip(ports, (8001, 8000, 22), strict=True)
     )
     restrict = "on" if power.restrict else "off"
     words = [
-        "qemu-system-x86_64", "-name", "appliance", "-nodefaults", "-no-user-config", "-display", "none",
-        "-machine", "q35,smm=on" if power.secure else "q35",
-        "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max", "-smp", "2", "-m", str(power.memory_mib),
+        emulated.program, "-name", "appliance", "-nodefaults", "-no-user-config", "-display", "none",
+        "-machine", emulated.secure_machine if power.secure else emulated.machine,
+        "-accel", "tcg,thread=multi,tb-size=512", "-cpu", emulated.processor, "-smp", "2", "-m", str(power.memory_mib),
         "-uuid", "6f2a1c3e-1111-4222-8333-0123456789ab",
         "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}",
         "-drive", f"if=pflash,format=raw,unit=1,file={inside(variables)}",
@@ -301,6 +344,8 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
         "-qmp", f"unix:{inside(serial.parent / 'qmp')},server=on,wait=off",
     ]  # fmt: skip
     if power.tpm is not None:
+        if emulated.tpm is None:
+            raise Failed(f"there is no TPM for an emulated {place.architecture}")
         gate = f"socket,id=tpm,path={place.inside(power.tpm)}/socket"
         words += [
             "-chardev",
@@ -308,10 +353,10 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
             "-tpmdev",
             "emulator,id=tpm0,chardev=tpm",
             "-device",
-            "tpm-crb,tpmdev=tpm0",
+            f"{emulated.tpm},tpmdev=tpm0",
         ]
     if power.secure:
-        words += ["-global", "driver=cfi.pflash01,property=secure,value=on"]
+        words += emulated.secure_options
     given = {"ssh.authorized_keys.root": login_key(place), **START, **power.credentials}
     for name, value in given.items():
         text = base64.b64encode(value).decode()

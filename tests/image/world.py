@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from appliance.image.release import MACHINES
 from image.disk import compose
-from image.place import ROOT, Built, Place
+from image.place import ROOT, Place
 from tests.image.vm import Machine, new_disk
 
 Facts = dict[str, object]
@@ -43,13 +44,20 @@ class World:
     variant: str = "cpu"
     keys: Path | None = None
 
+    def of(self, architecture: str) -> World:
+        """The one for machines of that architecture, which has a folder of its own beside this one."""
+        if architecture == self.place.architecture:
+            return self
+        folder = self.place.folder.with_name(f"{self.place.folder.name}-{architecture}")
+        return replace(self, place=Place(folder=folder, architecture=architecture))
+
     def folder(self, name: str) -> Path:
         """The folder of a scenario."""
         return self.place.folder / "tests" / name
 
     def disk(self, version: str = BASE) -> Path:
         """The disk of a version, built where it is not there yet."""
-        path = self.place.folder / f"{Built(version=version, folder=self.place.folder).name}.disk.raw"
+        path = self.place.folder / f"{self.place.built(version).name}.disk.raw"
         if not path.exists():
             self._build(version)
         return path
@@ -71,14 +79,14 @@ class World:
         self.disk(BASE), self.disk(tried)
         target = self.folder(name) / "pair.raw"
         target.parent.mkdir(parents=True, exist_ok=True)
-        out = self.place.folder / "out"
-        after = Built(version=tried, folder=out)
-        compose(self.place, Built(version=BASE, folder=out), target, after, proven=proven)
+        before, after = (self.place.built(version, self.variant) for version in (BASE, tried))
+        compose(self.place, before, target, after, proven=proven)
         return target
 
     def _build(self, version: str) -> None:
         command = [sys.executable, "-m", "image.build", "--folder", str(self.place.folder)]
         command += ["--image-version", version, "--variant", self.variant]
+        command += ["--architecture", self.place.architecture]
         if self.keys is not None:
             command += ["--keys", str(self.keys)]
         if version == BROKEN:
@@ -95,11 +103,17 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One scenario: ``run`` gives what it measured, or fails."""
+    """One scenario: ``run`` gives what it measured of a world of that ``architecture``, or fails."""
 
     name: str
     about: str
     run: Callable[[World], Facts]
+    architecture: str = MACHINES[0]
+
+    @property
+    def folder(self) -> str:
+        """How its folder is called, among those of its architecture."""
+        return self.name.removeprefix(f"{self.architecture}-")
 
 
 def boot_figures(machine: Machine) -> Facts:

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from packages.processor import newest
 from tests.installation.machine import PYTHON, ROOT, Machine, journal_of, machine, play, until
 
 ADD_ON: Final = "/srv/cuda.deb"
@@ -149,15 +150,14 @@ def newer(package: Path, folder: Path) -> Path:
 
 def main() -> int:
     """Run them all; 0 when all hold."""
-    products = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
-    add_ons = sorted((ROOT / "dist").glob("edge-appliance-cuda_*_amd64.deb"))
-    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or not products or not add_ons:
+    product, add_on = newest(ROOT / "dist"), newest(ROOT / "dist", "edge-appliance-cuda")
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or product is None or add_on is None:
         print("this takes root, mmdebstrap, and the packages that 'make deb cuda-deb' makes", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="cuda-test-") as place:
-        files = {"cuda.deb": add_ons[-1], "newer.deb": newer(products[-1], Path(place))}
-        return played(products[-1], files)
+        files = {"cuda.deb": add_on, "newer.deb": newer(product, Path(place))}
+        return played(product, files)
 
 
 def played(product: Path, files: dict[str, Path]) -> int:

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from packages.processor import newest
+
 Subject = TypeVar("Subject")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -352,12 +354,15 @@ def play(checks: Iterable[Callable[[Subject], None]], subject: Subject) -> None:
 
 def main() -> int:
     """Run them all; 0 when all hold."""
-    packages = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
-    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or not packages:
-        print("this takes root, mmdebstrap, and dist/*.deb, which 'make packages' makes", file=sys.stderr)
+    package = newest(ROOT / "dist")
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or package is None:
+        print(
+            "this takes root, mmdebstrap, and this machine's dist/*.deb, which 'make packages' makes",
+            file=sys.stderr,
+        )
         return 1
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
-    with machine(packages[-1]) as box:
+    with machine(package) as box:
         print(box.do("systemctl", "--version").splitlines()[0])
         play(CHECKS, box)
     return 0
