@@ -34,7 +34,8 @@ from appliance.fleet.records import (
 SPAN_MS: Final = 6 * 3_600_000
 OUTCOMES_MAX: Final = 64
 KEYS_MAX: Final = 8192
-"""Spans of versions in one batch, more than an honest one of its size can hold: further ones are left out."""
+"""Spans of versions in one batch, and versions that it says something else of, more than an honest one of its size can
+hold: further ones are left out."""
 JOULES_MAX: Final = 1e15
 KINDS: Final = (b"\xa6minute", b"\xa6energy", b"\xa6loaded", b"\xa5model")
 """The kinds that say what versions do, in msgpack, behind the byte that begins an array."""
@@ -168,9 +169,9 @@ def told_in(records: Iterable[bytes], clock: Clock) -> Told:
                 if (into := _sum(sums, Key(*slot, clock.span_ms(record.at_ms)))) is not None:
                     into.spent(record.joules, record.inferences)
             case Loaded():
-                told.loads[record.name, record.version] = data
+                _keep(told.loads, record, data)
             case ModelHistory() if record.ending not in BLAMELESS and record.artifact in AS_PACKAGED:
-                told.endings[record.name, record.version] = data
+                _keep(told.endings, record, data)
     told.deeds.update((key, found.deeds()) for key, found in sums.items())
     return told
 
@@ -231,6 +232,13 @@ def _sum(sums: dict[Key, Sum], key: Key) -> Sum | None:
     if found is None and len(sums) < KEYS_MAX:
         found = sums[key] = Sum()
     return found
+
+
+def _keep(last: dict[tuple[str, int], bytes], record: Loaded | ModelHistory, data: bytes) -> None:
+    """It is the last one of its version."""
+    key = record.name, record.version
+    if last.pop(key, None) is not None or len(last) < KEYS_MAX:
+        last[key] = data
 
 
 def _kept(count: int) -> int:
