@@ -3,15 +3,25 @@ itself, and nothing else."""
 
 from __future__ import annotations
 
+import json
+from html import escape
+from pathlib import Path
+
+import msgspec
 import pytest
 from sqlalchemy import event
 
+from appliance.cli.failure import Exit
 from appliance.controller import tables
 from appliance.controller.deeds import VERSIONS_MAX
 from appliance.controller.fleet_store import ROW_BYTES
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.messages import Batch
 from appliance.fleet.records import (
+    BUCKETS,
+    Energy,
+    Inventory,
+    Latency,
     Loaded,
     Lost,
     Minute,
@@ -19,9 +29,9 @@ from appliance.fleet.records import (
     encode,
 )
 from tests.controller.api.desk import Desk
-from tests.controller.api.test_compare import FAST, HOUR_MS, did, ended, loaded, two_versions
-from tests.controller.api.test_fleet_commands import NewBox, fleet
-from tests.controller.api.test_people_api import packages
+from tests.controller.api.test_compare import FAST, HOUR_MS, asked, did, ended, loaded, two_versions
+from tests.controller.api.test_fleet_commands import Fleet, NewBox, fleet
+from tests.controller.api.test_people_api import packages, released
 from tests.fleet.test_deeds import minute
 
 __all__ = ["fleet", "packages"]
@@ -73,9 +83,8 @@ def test_versions_that_a_box_makes_up_take_no_more_than_their_share(
             last = range(3 * VERSIONS_MAX + 11, 4 * VERSIONS_MAX + 10)
             assert sorted(found) == [9, *last], "those that were told of last"
         rows.forget_telemetry(now + 2 * KEPT)
-        assert (
-            rows.one(tables.devices, name="a").telemetry_bytes == len(rows.all(tables.outboxes)) * ROW_BYTES
-        )  # type: ignore[union-attr]
+        (device,) = rows.all(tables.devices)
+        assert device.telemetry_bytes == len(rows.all(tables.outboxes)) * ROW_BYTES
 
 
 def test_loads_that_come_at_once_are_put_down_in_few_statements(desk: Desk, new_box: NewBox) -> None:
@@ -85,3 +94,84 @@ def test_loads_that_come_at_once_are_put_down_in_few_statements(desk: Desk, new_
     did(desk, box, *(encode(Loaded(name=f"m{number}", version=1)) for number in range(2000)))
     found = [each for each in statements if "loads" in each]
     assert 0 < len(found) < 20
+
+
+def test_a_version_that_nobody_released_is_not_what_others_are_shown(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    """One box alone says that it serves them."""
+    for number in (1, 2):
+        released(desk, packages[number])
+    two_versions(desk, new_box, "a", FAST)
+    two_versions(desk, new_box, "b", FAST)
+    liar = new_box("c")
+    did(desk, liar, minute(desk.now_ms, FAST, 3), minute(desk.now_ms, FAST, INT64_MAX))
+    found = asked(fleet, "m")
+    assert (found["version"], found["against"], found["compared"]) == (2, 1, 2)
+    did(desk, liar, minute(desk.now_ms, FAST, INT64_MAX - 1), first=2)
+    assert asked(fleet, "m=3")["against"] == 2
+    assert asked(fleet, f"m={INT64_MAX}")["against"] == 2
+
+
+def test_a_version_is_not_compared_with_itself(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    """Which met whatever was demanded: the newest version has not served yet, and the one before is the newest that
+    did."""
+    two_versions(desk, new_box, "a", FAST)
+    for words in (("m", "--against", "2"), ("m=2", "--against", "2"), ("m", "--against", "m=2")):
+        status, _, err = fleet("compare", *words, "--p99-ratio", "1.1")
+        assert status == Exit.REFUSED
+        assert "'m/2' would be compared with itself" in err
+
+
+HOSTILE = "\x1b[2J<script>alert(1)</script>[red]x[/red]\n\r\u202e\x00'\"&"
+
+
+def test_what_a_box_says_is_text_on_the_page_and_on_the_screen(
+    fleet: Fleet, desk: Desk, new_box: NewBox, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        two_versions(desk, new_box, name, FAST)
+    facts = {"processor": HOSTILE, "appliance": HOSTILE, "cuda:0": HOSTILE}
+    bad = two_versions(desk, new_box, "d", [12_000_000] * 200, encode(Inventory(facts=facts)))
+    broken = Loaded(
+        name="m", version=2, device=HOSTILE, failure=HOSTILE, load_ms=INT64_MAX, memory_bytes=INT64_MAX
+    )
+    did(desk, bad, ended(2, "rolled back", HOSTILE), encode(broken), first=5)
+    page = tmp_path / "page.html"
+    status, out, err = fleet("compare", "m", "--page", str(page), "--p99-ratio", "1.1")
+    assert status == Exit.STOPPED, err
+    told = page.read_text()
+    assert "<script" not in told
+    assert escape("<script>alert(1)</script>[red]x[/red]") in told
+    for shown in (out, told):
+        assert not {each for each in HOSTILE if not each.isprintable()} & set(shown) - {"\n"}
+    assert "[red]x[/red]" in "".join(out.split())
+
+
+def test_figures_beyond_all_that_can_be_are_of_their_site_alone(
+    fleet: Fleet, desk: Desk, new_box: NewBox
+) -> None:
+    for name in ("a", "b", "c"):
+        two_versions(desk, new_box, name, FAST)
+    most = VersionMinute(
+        name="m", version=2, outcomes=(INT64_MAX,) * 64, rows=INT64_MAX, retries=INT64_MAX,
+        total=Latency(BUCKETS - 1, (INT64_MAX,), INT64_MAX), run=Latency(0, (INT64_MAX,) * BUCKETS, 0),
+    )  # fmt: skip
+    odd = [
+        encode(Minute(at_ms=at_ms, window_ms=INT64_MAX, uptime_ms=0, versions=(most, most)))
+        for at_ms in (0, 1, desk.now_ms, 253_402_300_800_000, INT64_MAX)
+    ]
+    energies = [
+        Energy(device="", method="", window_ms=1, joules=each, model="m/2") for each in (1e308, 1e308)
+    ]
+    infinite = [
+        msgspec.msgpack.encode(["energy", 1, 0, "", "", 1, float(each), 0, "m/2"]) for each in ("inf", "nan")
+    ]
+    cut = [record[:-3] for record in odd]
+    did(desk, two_versions(desk, new_box, "d", FAST), *odd, *map(encode, energies), *infinite, *cut, first=4)
+    status, out, err = fleet("compare", "m", "--failed-percent", "1", "--on", "75")
+    assert status == Exit.OK, err
+    found = desk.person().get("/comparisons/m")
+    assert [each["p99_ratio"] for each in found["sites"]][:3] == [1.0] * 3
+    assert found["p99_ratio"] == 1.0
+    assert not {"NaN", "Infinity"} & set(json.dumps(found).replace(",", " ").split())
