@@ -169,7 +169,7 @@ def test_figures_beyond_all_that_can_be_are_of_their_site_alone(
     ]
     cut = [record[:-3] for record in odd]
     did(desk, two_versions(desk, new_box, "d", FAST), *odd, *map(encode, energies), *infinite, *cut, first=4)
-    status, out, err = fleet("compare", "m", "--failed-percent", "1", "--on", "75")
+    status, _, err = fleet("compare", "m", "--failed-percent", "1", "--on", "75")
     assert status == Exit.OK, err
     found = desk.person().get("/comparisons/m")
     assert [each["p99_ratio"] for each in found["sites"]][:3] == [1.0] * 3
