@@ -4,8 +4,12 @@ itself, and nothing else."""
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +17,10 @@ from sqlalchemy import event
 
 from appliance.cli.failure import Exit
 from appliance.controller import tables
+from appliance.controller.comparing import Comparisons
 from appliance.controller.deeds import VERSIONS_MAX
 from appliance.controller.fleet_store import ROW_BYTES
+from appliance.controller.one_by_one import AT_ONCE_MAX
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.messages import Batch
 from appliance.fleet.records import (
@@ -28,7 +34,7 @@ from appliance.fleet.records import (
     VersionMinute,
     encode,
 )
-from tests.controller.api.desk import Desk
+from tests.controller.api.desk import Desk, Person
 from tests.controller.api.test_compare import FAST, HOUR_MS, asked, did, ended, loaded, two_versions
 from tests.controller.api.test_fleet_commands import Fleet, NewBox, fleet
 from tests.controller.api.test_people_api import packages, released
@@ -36,7 +42,7 @@ from tests.fleet.test_deeds import minute
 
 __all__ = ["fleet", "packages"]
 
-EPOCH = "f" * 32
+ASKED = 40
 KEPT = 30 * 24 * HOUR_MS
 
 
@@ -175,3 +181,36 @@ def test_figures_beyond_all_that_can_be_are_of_their_site_alone(
     assert [each["p99_ratio"] for each in found["sites"]][:3] == [1.0] * 3
     assert found["p99_ratio"] == 1.0
     assert not {"NaN", "Infinity"} & set(json.dumps(found).replace(",", " ").split())
+
+
+def test_who_has_versions_compared_again_and_again_keeps_no_box_waiting(
+    desk: Desk, new_box: NewBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a thread for seconds at a large fleet, and boxes are answered by the same ones."""
+    box = two_versions(desk, new_box, "a", FAST)
+    compare, begun, may_end, ended = Comparisons.compare, threading.Event(), threading.Event(), list[int]()
+
+    def slow(*of: Any) -> Any:
+        begun.set()
+        may_end.wait(20)
+        ended.append(1)
+        return compare(*of)
+
+    monkeypatch.setattr(Comparisons, "compare", slow)
+
+    def ask(person: Person) -> int:
+        person.get("/comparisons/m")
+        return person.status
+
+    with ThreadPoolExecutor(ASKED) as pool:
+        asked_for = [pool.submit(ask, desk.person()) for _ in range(ASKED)]
+        try:
+            assert begun.wait(20)
+            box.polled()
+            assert not ended
+            refused = next(as_completed(asked_for)).result()
+        finally:
+            may_end.set()
+        statuses = Counter(each.result() for each in asked_for)
+    assert refused == 429
+    assert statuses == {200: AT_ONCE_MAX, 429: ASKED - AT_ONCE_MAX}
