@@ -214,3 +214,16 @@ def test_who_has_versions_compared_again_and_again_keeps_no_box_waiting(
         statuses = Counter(each.result() for each in asked_for)
     assert refused == 429
     assert statuses == {200: AT_ONCE_MAX, 429: ASKED - AT_ONCE_MAX}
+
+
+def test_sums_that_are_of_one_site_are_said_to_be(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    two_versions(desk, new_box, "a", FAST)
+    two_versions(desk, new_box, "b", FAST)
+    assert "requests of m/" not in fleet("compare", "m")[1]
+    many = VersionMinute(name="m", version=2, outcomes=(5000,), total=Latency(20, (5000,), 10**12))
+    did(
+        desk, new_box("c"), encode(Minute(at_ms=desk.now_ms, window_ms=60_000, uptime_ms=1, versions=(many,)))
+    )
+    out = " ".join(fleet("compare", "m")[1].split())
+    assert "93 % of the requests of m/2 are of 'c', so its sums are of that site" in out
+    assert "requests of m/1" not in out
