@@ -9,6 +9,7 @@ is then before its enrolment or after the telling cannot be, and counts for the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Annotated, Final, NamedTuple
 
@@ -174,6 +175,24 @@ def told_in(records: Iterable[bytes], clock: Clock) -> Told:
                 _keep(told.endings, record, data)
     told.deeds.update((key, found.deeds()) for key, found in sums.items())
     return told
+
+
+def spans_in(records: Iterable[bytes]) -> int:
+    """Of how many spans of versions ``records`` tell, about, whatever the clock: what adding them up takes goes by
+    that."""
+    found = set[tuple[str, int, int]]()
+    for data in records:
+        if data.startswith(KINDS, 1):
+            with suppress(RecordInvalid):
+                match record := decode(data):
+                    case Minute():
+                        span = record.at_ms // SPAN_MS
+                        found.update((each.name, each.version, span) for each in record.versions)
+                    case Energy():
+                        found.add((record.model, -1, record.at_ms // SPAN_MS))
+                    case Loaded() | ModelHistory():
+                        found.add((record.name, record.version, -1))
+    return len(found)
 
 
 def slot_of(model: str) -> tuple[str, int] | None:
