@@ -47,7 +47,8 @@ class Question:
 
 
 class _Done:
-    """What versions of one model did on each device, and how they were loaded."""
+    """What versions of one model did on each device, and how they were loaded; ``released`` are those that were
+    uploaded here."""
 
     def __init__(self, rows: View, question: Question, model: str) -> None:
         self.sums: dict[tuple[str, int], Sum] = {}
@@ -64,9 +65,16 @@ class _Done:
             )
         for row in rows.loads(model, question.group, question.device):
             self.loads[row.device, row.version] = row
+        self.released = {row.version for row in rows.all(tables.releases, "version", model=model)}
         self.requests = Counter[int]()
         for (_, version), found in self.sums.items():
             self.requests[version] += sum(found.deeds().outcomes)
+
+    def answered(self, but: int = 0) -> list[int]:
+        """Versions with requests, except for one. Where released ones are among them, these alone: one box may tell
+        of any number, and all others would be shown that."""
+        found = [version for version, count in self.requests.items() if count and version != but]
+        return [version for version in found if version in self.released] or found
 
     def deeds(self, device: str, version: int) -> Deeds | None:
         """None: it told of none."""
@@ -97,6 +105,10 @@ class Comparisons:
                 "'appliance fleet devices' shows who serves it"
             )
         against = question.against or _before(theirs, version, is_same=theirs is mine)
+        if (question.model, version) == (other_model, against):
+            raise OperatorError(
+                f"'{question.model}/{version}' would be compared with itself; name another version"
+            )
         heard = [
             each
             for row in devices
@@ -115,14 +127,14 @@ def _key(question: Question) -> dict[str, str]:
 
 def _newest(done: _Done) -> int:
     """The newest version that answered something; else that was tried; 0: there is none."""
-    tried = (version for _, version in done.loads)
-    return max(done.requests, default=0) or max(tried, default=0)
+    tried = {version for _, version in done.loads}
+    return max(done.answered(), default=0) or max(tried & done.released or tried, default=0)
 
 
 def _before(done: _Done, version: int, *, is_same: bool) -> int:
     """The version that is looked at beside: the next lower one, or else the next higher one, that answered something;
     of another model the newest."""
-    others = [each for each, count in done.requests.items() if count and not (is_same and each == version)]
+    others = done.answered(but=version if is_same else 0)
     if not is_same:
         return max(others, default=0)
     lower = [each for each in others if each < version]

@@ -3,7 +3,8 @@ counts once, whenever it comes and however often."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from appliance.controller import tables
@@ -11,6 +12,9 @@ from appliance.fleet.deeds import Clock, Deeds, Key, added, decode_deeds, encode
 
 MODELS_AT_ONCE: Final = 500
 """Names in one statement."""
+VERSIONS_MAX: Final = 256
+"""Versions of one model that a device may tell of, in one span or by their loads: who asks how a model does reads those
+of all devices, and one of them may make them up."""
 
 
 class Rows(Protocol):
@@ -22,8 +26,8 @@ class Rows(Protocol):
     def all(self, table: Any, *columns: str, **key: Any) -> Sequence[Any]:
         """The rows with these values."""
 
-    def put(self, table: Any, **values: Any) -> None:
-        """Put a row."""
+    def remove(self, table: Any, **key: Any) -> int:
+        """Remove rows."""
 
     def put_all(self, table: Any, values: Sequence[Mapping[str, Any]]) -> None:
         """Put many."""
@@ -44,30 +48,58 @@ def add_up(rows: Rows, device: str, records: Sequence[bytes], came_ms: int, row_
 def _keep_deeds(rows: Rows, device: str, deeds: dict[Key, Deeds], row_bytes: int) -> int:
     if not deeds:
         return 0
-    spans, models = tuple({key.span_ms for key in deeds}), sorted({key.model for key in deeds})
-    there: dict[Key, bytes] = {}
-    for start in range(0, len(models), MODELS_AT_ONCE):
-        some = tuple(models[start : start + MODELS_AT_ONCE])
-        found = rows.all(tables.deeds, device=device, model=some, at_ms=spans)
-        there.update((Key(row.model, row.version, row.at_ms), row.deeds) for row in found)
+    spans = tuple({key.span_ms for key in deeds})
+    found = _of_models(rows, tables.deeds, device, {key.model for key in deeds}, at_ms=spans)
+    there = {Key(row.model, row.version, row.at_ms): row.deeds for row in found}
+    versions = Counter((key.model, key.span_ms) for key in there)
     grown, values = 0, list[dict[str, Any]]()
     for key, more in deeds.items():
         before = there.get(key)
+        if before is None:
+            versions[key.model, key.span_ms] += 1
+            if versions[key.model, key.span_ms] > VERSIONS_MAX:
+                continue
         data = encode_deeds(added([decode_deeds(before), more]) if before is not None else more)
         grown += len(data) - (len(before) if before is not None else -row_bytes)
         row = {"device": device, "model": key.model, "at_ms": key.span_ms, "version": key.version}
         values.append({**row, "deeds": data})
-    rows.put_all(tables.deeds, values)
+    if values:
+        rows.put_all(tables.deeds, values)
     return grown
 
 
 def _keep_loads(
     rows: Rows, device: str, said: dict[tuple[str, int], bytes], column: str, came_ms: int, row_bytes: int
 ) -> int:
-    grown = 0
+    """Of more versions of a model than may be, those go that were told of longest ago."""
+    if not said:
+        return 0
+    news = dict[str, dict[int, bytes]]()
     for (model, version), record in said.items():
-        key = {"device": device, "model": model, "version": version}
-        before = rows.one(tables.loads, **key)
-        grown += len(record) - (len(getattr(before, column)) if before is not None else -row_bytes)
-        rows.put(tables.loads, **key, at_ms=came_ms, **{column: record})
+        news.setdefault(model, {})[version] = record
+    known = dict[str, dict[int, Any]]()
+    for row in sorted(_of_models(rows, tables.loads, device, news), key=lambda row: row.at_ms):
+        known.setdefault(row.model, {})[row.version] = row
+    grown, values = 0, list[dict[str, Any]]()
+    for model, told in news.items():
+        kept, before = dict(list(told.items())[-VERSIONS_MAX:]), known.get(model, {})
+        others = [row for version, row in before.items() if version not in kept]
+        gone = others[: max(len(others) + len(kept) - VERSIONS_MAX, 0)]
+        if gone:
+            versions = tuple(row.version for row in gone)
+            rows.remove(tables.loads, device=device, model=model, version=versions)
+            grown -= sum(row_bytes + len(row.loaded) + len(row.ending) for row in gone)
+        for version, record in kept.items():
+            old = before.get(version)
+            grown += len(record) - (len(getattr(old, column)) if old is not None else -row_bytes)
+            key = {"device": device, "model": model, "version": version}
+            values.append({**key, "at_ms": came_ms, column: record})
+    rows.put_all(tables.loads, values)
     return grown
+
+
+def _of_models(rows: Rows, table: Any, device: str, models: Iterable[str], **key: Any) -> Iterator[Any]:
+    """The rows of a device that are of the models."""
+    names = sorted(models)
+    for start in range(0, len(names), MODELS_AT_ONCE):
+        yield from rows.all(table, device=device, model=tuple(names[start : start + MODELS_AT_ONCE]), **key)

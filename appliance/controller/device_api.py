@@ -21,6 +21,7 @@ from appliance.controller.contact import NO_CERTIFICATE, Contact
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.controller.traffic import ANSWERED, Traffic
 from appliance.fleet import messages
+from appliance.fleet.deeds import spans_in
 from appliance.fleet.messages import (
     CONTENT_TYPE,
     REQUEST_BYTES_MAX,
@@ -38,7 +39,9 @@ BURST: Final = 60.0
 """Requests per second of one box, and at once; streams are ranges, of which few are asked."""
 RECORDS: Final = 1024
 RECORD_BYTES: Final = 1 << 20
-"""Of telemetry, each counts as a request: one database keeps that of all boxes."""
+SPANS: Final = 256
+"""Of telemetry, each counts as a request, so many spans of versions, too: one database keeps that of all boxes, and
+adds it up."""
 CLIENTS_MAX: Final = 100_000
 ENROLMENT_BYTES_MAX: Final = 64 << 10
 """Of what a stranger sends."""
@@ -158,8 +161,10 @@ class DeviceApi:
         body = await _body(request, TELEMETRY_BYTES_MAX)
         batch = await asyncio.to_thread(self._contact.batch, body)
         size = sum(map(len, batch.records))
+        spans = await asyncio.to_thread(spans_in, batch.records)
         with self._traffic.records(len(batch.records)):
-            self._count(request, who, len(batch.records) // RECORDS + size // RECORD_BYTES)
+            weight = len(batch.records) // RECORDS + size // RECORD_BYTES + spans // SPANS
+            self._count(request, who, weight)
             return _said(await asyncio.to_thread(self._contact.telemetry, who, batch, now_ms))
 
     async def _blob(

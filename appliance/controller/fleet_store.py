@@ -277,9 +277,10 @@ class View:
         return rows
 
     def lost(self, stream: str, since_ms: int) -> dict[str, int]:
-        """How many records of a stream devices told since then that they lost, by their names."""
+        """How many records of a stream devices told since then that they lost, by their names. Added up as real
+        numbers: whole ones have a largest one, and a box may tell of more."""
         table = tables.losses
-        count = func.sum(table.c.last - table.c.first + 1)
+        count = func.total(table.c.last - table.c.first + 1)
         found: Any = select(table.c.device, count).where(table.c.stream == stream, table.c.at_ms >= since_ms)
         return {
             device: int(lost) for device, lost in self._connection.execute(found.group_by(table.c.device))

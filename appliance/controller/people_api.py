@@ -22,6 +22,7 @@ from appliance.controller.bodies import Refused, read_body
 from appliance.controller.comparing import Comparisons, Question
 from appliance.controller.facts import Facts
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
+from appliance.controller.one_by_one import OneByOne
 from appliance.controller.people import LOG_MAX, People, Unknown
 from appliance.controller.releases import NoRelease, Releases, withdrawn
 from appliance.controller.rollouts import Rollouts
@@ -118,7 +119,8 @@ def whole(text: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One thing that can be asked: where, by whom at least, with which body, for which answer."""
+    """One thing that can be asked: where, by whom at least, with which body, for which answer. ``costly`` ones are
+    answered one after another."""
 
     method: str
     path: str
@@ -128,6 +130,7 @@ class Operation:
     serve: Callable[[Asked], Any]
     body: type[Struct] | None = None
     query: Sequence[str] = ()
+    costly: bool = False
 
 
 class PeopleApi:
@@ -152,6 +155,7 @@ class PeopleApi:
         self._store = store
         self._blobs = blobs
         self._wall_ms = wall_ms
+        self._costly = OneByOne()
 
     def operations(self) -> tuple[Operation, ...]:
         """All of it but the upload of a package."""
@@ -171,7 +175,7 @@ class PeopleApi:
             _get(
                 "/comparisons/{model}", "how a version does, site by site, against another one", Comparison,
                 lambda asked: self._comparisons.compare(_question(asked), asked.now_ms),
-                query=("version", "against", "against_model", "group", "device", "since_ms", "least"),
+                query=("version", "against", "against_model", "group", "device", "since_ms", "least"), costly=True,
             ),
             _get("/devices/{name}", "one device", Device, lambda asked: people.device(asked.path["name"])),
             _get(
@@ -315,7 +319,8 @@ class PeopleApi:
             asked = Asked(
                 who=who, now_ms=self._wall_ms(), path=request.match_info, query=request.query, body=body
             )
-            return _json(200, await asyncio.to_thread(operation.serve, asked))
+            answer = self._costly.answer if operation.costly else asyncio.to_thread
+            return _json(200, await answer(operation.serve, asked))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return failed(error)
 
@@ -437,8 +442,11 @@ def _get(
     serve: Callable[[Asked], Any],
     role: str = "viewer",
     query: Sequence[str] = (),
+    costly: bool = False,
 ) -> Operation:
-    return Operation(method="GET", path=path, about=about, role=role, answer=answer, serve=serve, query=query)
+    return Operation(
+        method="GET", path=path, about=about, role=role, answer=answer, serve=serve, query=query, costly=costly
+    )  # fmt: skip
 
 
 def _post(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from math import isfinite
 from statistics import median
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
+from appliance.domain.histogram import BOUNDS_NS
 from appliance.fleet.deeds import Deeds, Sum, quantiles
 from appliance.fleet.records import OUTCOMES, Latency, Loaded, ModelHistory
 
@@ -32,6 +34,8 @@ UNFIT: Final = frozenset({"refused", "failed", "rolled back", "given up"})
 """Endings of a try after which the version does not serve, and what a device says then."""
 PART: Final = 0.5
 """Of the 99th percentile that in the queue is, where requests wait."""
+LAST_MS: Final = BOUNDS_NS[-1] / 1e6
+"""Where the last bucket begins."""
 MET: Final = "met"
 MISSED: Final = "missed"
 UNKNOWN: Final = "unknown"
@@ -61,11 +65,14 @@ class Measured(Struct, frozen=True):
     joules_per_1000: float | None
 
     @property
+    def counted(self) -> int:
+        """Requests, but for those that clients called off or asked wrongly."""
+        return self.requests - self.outcomes.get("cancelled", 0) - self.outcomes.get("invalid", 0)
+
+    @property
     def failed_percent(self) -> float:
-        """How many of 100 were not answered, but for what clients called off or asked wrongly."""
-        theirs = self.outcomes.get("cancelled", 0) + self.outcomes.get("invalid", 0)
-        counted = self.requests - theirs
-        return 100 * (counted - self.answered) / counted if counted > 0 else 0.0
+        """How many of 100 that count were not answered."""
+        return 100 * (self.counted - self.answered) / self.counted if self.counted > 0 else 0.0
 
 
 class Load(Struct, frozen=True):
@@ -259,7 +266,7 @@ def judged(sites: Sequence[Site], demand: Demand, least: int = LEAST) -> Judgeme
     }
     missed, unknown = len(named[False]), len(named[None])
     met = len(found) - missed - unknown
-    needed = demand.percent * len(sites) / 100
+    needed = Fraction(str(demand.percent)) * len(sites) / 100
     verdict = MET if met >= needed and met else MISSED if met + unknown < needed else UNKNOWN
     return Judgement(verdict, met, missed, unknown, named[False], named[None])
 
@@ -285,25 +292,31 @@ def _meets(site: Site, demand: Demand, least: int) -> bool | None:
         return False
     told, new, old = list[bool | None](), site.new, site.old
     if demand.p99_ratio is not None:
-        alike = new is not None and old is not None and new.p99_low_ms == old.p99_low_ms
-        told.append(_is_fast(site.p99_ratio, site.mean_ratio, alike, demand.p99_ratio))
+        lows = new.p99_low_ms if new else None, old.p99_low_ms if old else None
+        told.append(_is_fast(site.p99_ratio, site.mean_ratio, lows, demand.p99_ratio))
     if demand.run_p99_ratio is not None:
-        alike = new is not None and old is not None and new.run_p99_low_ms == old.run_p99_low_ms
-        told.append(_is_fast(site.run_p99_ratio, site.run_mean_ratio, alike, demand.run_p99_ratio))
+        lows = new.run_p99_low_ms if new else None, old.run_p99_low_ms if old else None
+        told.append(_is_fast(site.run_p99_ratio, site.run_mean_ratio, lows, demand.run_p99_ratio))
     if demand.failed_percent is not None:
-        enough = new is not None and new.requests >= least
+        enough = new is not None and new.counted >= least
         told.append(new.failed_percent <= demand.failed_percent if new is not None and enough else None)
     return False if False in told else None if None in told else True
 
 
-def _is_fast(p99: float | None, mean: float | None, alike: bool, most: float) -> bool | None:
-    """None: too little is known, also where both percentiles lie in one bucket (``alike``), which cannot tell them
-    apart, and the version is slower on the mean by more than it may."""
+def _is_fast(
+    p99: float | None, mean: float | None, lows: tuple[float | None, float | None], most: float
+) -> bool | None:
+    """None: too little is known, also where both percentiles lie in one bucket, which cannot tell them apart, and the
+    version is slower on the mean by more than it may; or where its own lies in the last one, which has no end. ``lows``
+    is where their buckets begin."""
     if p99 is None:
         return None
     if p99 > most:
         return False
-    return None if alike and (mean is None or mean > most) else True
+    new, old = lows
+    if new == LAST_MS:
+        return None
+    return None if new == old and (mean is None or mean > most) else True
 
 
 def _site(heard: Heard, least: int) -> Site:

@@ -9,6 +9,7 @@ is then before its enrolment or after the telling cannot be, and counts for the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Annotated, Final, NamedTuple
 
@@ -34,7 +35,8 @@ from appliance.fleet.records import (
 SPAN_MS: Final = 6 * 3_600_000
 OUTCOMES_MAX: Final = 64
 KEYS_MAX: Final = 8192
-"""Spans of versions in one batch, more than an honest one of its size can hold: further ones are left out."""
+"""Spans of versions in one batch, and versions that it says something else of, more than an honest one of its size can
+hold: further ones are left out."""
 JOULES_MAX: Final = 1e15
 KINDS: Final = (b"\xa6minute", b"\xa6energy", b"\xa6loaded", b"\xa5model")
 """The kinds that say what versions do, in msgpack, behind the byte that begins an array."""
@@ -168,11 +170,29 @@ def told_in(records: Iterable[bytes], clock: Clock) -> Told:
                 if (into := _sum(sums, Key(*slot, clock.span_ms(record.at_ms)))) is not None:
                     into.spent(record.joules, record.inferences)
             case Loaded():
-                told.loads[record.name, record.version] = data
+                _keep(told.loads, record, data)
             case ModelHistory() if record.ending not in BLAMELESS and record.artifact in AS_PACKAGED:
-                told.endings[record.name, record.version] = data
+                _keep(told.endings, record, data)
     told.deeds.update((key, found.deeds()) for key, found in sums.items())
     return told
+
+
+def spans_in(records: Iterable[bytes]) -> int:
+    """Of how many spans of versions ``records`` tell, about, whatever the clock: what adding them up takes goes by
+    that."""
+    found = set[tuple[str, int, int]]()
+    for data in records:
+        if data.startswith(KINDS, 1):
+            with suppress(RecordInvalid):
+                match record := decode(data):
+                    case Minute():
+                        span = record.at_ms // SPAN_MS
+                        found.update((each.name, each.version, span) for each in record.versions)
+                    case Energy():
+                        found.add((record.model, -1, record.at_ms // SPAN_MS))
+                    case Loaded() | ModelHistory():
+                        found.add((record.name, record.version, -1))
+    return len(found)
 
 
 def slot_of(model: str) -> tuple[str, int] | None:
@@ -231,6 +251,13 @@ def _sum(sums: dict[Key, Sum], key: Key) -> Sum | None:
     if found is None and len(sums) < KEYS_MAX:
         found = sums[key] = Sum()
     return found
+
+
+def _keep(last: dict[tuple[str, int], bytes], record: Loaded | ModelHistory, data: bytes) -> None:
+    """It is the last one of its version."""
+    key = record.name, record.version
+    if last.pop(key, None) is not None or len(last) < KEYS_MAX:
+        last[key] = data
 
 
 def _kept(count: int) -> int:

@@ -23,15 +23,18 @@ KEEPING: Final[frozenset[OperatorKey]] = frozenset(
 """What follows them, and gives as many rows as it takes."""
 LABELS: Final = frozenset({7, 8})
 """ONNX's numbers of 64-bit integers and of strings."""
+ROWS_RANK: Final = 2
 LABEL_RANK: Final = 1
 SHARES_RANK: Final = 2
 
 
 def true_outputs(graph: GraphSummary, inputs: Sequence[GraphPort]) -> Sequence[GraphPort]:
-    """The outputs, with the rows of the input where the graph is one classifier."""
-    if len(inputs) != 1 or not inputs[0].dims or not _is_classifier(graph):
+    """The outputs, with the rows of the input where the graph is one classifier, and its input has rows: of one axis it
+    is a row by itself."""
+    dims = inputs[0].dims if len(inputs) == 1 else None
+    if dims is None or len(dims) != ROWS_RANK or not _is_classifier(graph):
         return graph.outputs
-    rows = inputs[0].dims[0]
+    rows = dims[0]
     return [replace(port, dims=(rows, *(port.dims or ())[1:])) for port in graph.outputs]
 
 

@@ -23,7 +23,7 @@ from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet import messages
 from appliance.fleet.messages import Batch, ModelReport, Poll, Renewal, Report
-from appliance.fleet.records import Lost
+from appliance.fleet.records import Lost, Minute, VersionMinute, encode
 from appliance.package.keys import open_signer
 from appliance.sync.bundle_export import signed_by_box
 from appliance.transfer.bundle_reader import BundleReader
@@ -106,6 +106,20 @@ def test_many_records_at_once_count_as_many_requests(served: Served, monkeypatch
     assert [status for status, _ in answers] == [200, 429, 429]
     assert code(answers[1]) == (429, "too-often")
     assert other.poll().document
+
+
+def test_many_versions_in_one_record_count_as_many_requests(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adding them up keeps all other boxes waiting, though they take few bytes."""
+    monkeypatch.setattr(device_api, "RATE", 1e-6)
+    box = Box(served, "box-a").enrol(served.token())
+    many = tuple(VersionMinute(name=f"m{number}", version=1, outcomes=(1,)) for number in range(4096))
+    record = encode(Minute(at_ms=served.now_ms, window_ms=60_000, uptime_ms=1, versions=many))
+    for first in range(4):
+        box.send(Batch(stream="serve", epoch="0" * 32, first=first, records=(record,)))
+    batch = Batch(stream="serve", epoch="0" * 32, first=4, records=(record,))
+    assert code(box.post(messages.TELEMETRY, compress(messages.encode(batch)))) == (429, "too-often")
 
 
 def test_a_box_whose_clock_was_put_back_is_believed_by_what_it_knows(served: Served) -> None:

@@ -120,6 +120,20 @@ def test_whether_rows_mix_is_not_tried_again_after_a_restart(
     assert merges(serve(None, SECTIONS, arguments=("--state-dir", str(state))).grpc) is merged
 
 
+def test_what_was_never_tried_with_several_rows_is_tried_once_there_may_be(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Of one row at a time nothing can be seen; answers of one client went to others once batches were allowed."""
+    write_softmax(tmp_path / "sources", "t", 0)
+    state = install(tmp_path, "t", tmp_path / "sources" / "t")
+    for most in (1, 32):
+        sections = {**SECTIONS, "repository": {"default_max_batch_size": most}}
+        daemon = serve(None, sections, arguments=("--state-dir", str(state)))
+        found = merges(daemon.grpc)
+        daemon.stop()
+    assert not found
+
+
 def merges(address: str) -> bool:
     with triton.InferenceServerClient(address) as client:
         return bool(client.get_model_config("t").config.HasField("dynamic_batching"))

@@ -155,8 +155,21 @@ def test_a_demand_is_met_or_missed_only_where_sites_that_are_not_known_cannot_ch
     assert found.unknown_of == tuple(f"c{n}" for n in range(counts[2]))
 
 
+def test_a_share_of_sites_is_reckoned_exactly() -> None:
+    """As binary fractions 8.8 % of 375 are a little more than 33."""
+    plain = sites(1, 1, 0)
+    many = [structs.replace(plain[n >= 33], device=f"{n}") for n in range(375)]
+    assert judged(many, Demand(1.1, None, None, 8.8)).verdict == "met"
+    assert judged(many, Demand(1.1, None, None, 8.9)).verdict == "missed"
+
+
 def runs(run_ms: float, total_ms: float) -> Deeds:
     return did([total_ms] * 500, run=of([round(run_ms * 1_000_000)] * 500))
+
+
+def mostly_quick() -> list[float]:
+    """Two of a hundred take a minute, and the mean is far below that of ten seconds each."""
+    return [0.5] * 490 + [60_000.0] * 10
 
 
 def refused() -> Heard:
@@ -171,6 +184,17 @@ def refused() -> Heard:
         (lambda: heard("a", did(spread(1), refused=50)), Demand(None, None, 10, 100), "met"),
         (lambda: heard("a", did(spread(1), refused=50)), Demand(1.1, None, 10, 100), "unknown"),
         (lambda: heard("a", did(spread(1, 50))), Demand(None, None, 10, 100), "unknown"),
+        (lambda: heard("a", Deeds(outcomes=(0, 500, 0, 0, 500))), Demand(None, None, 1, 100), "unknown"),
+        (
+            lambda: heard("a", did([60_000.0] * 500), did([9_950.0] * 500)),
+            Demand(1.1, None, None, 100),
+            "unknown",
+        ),
+        (
+            lambda: heard("a", did(mostly_quick()), did([9_950.0] * 500)),
+            Demand(1.1, None, None, 100),
+            "unknown",
+        ),
         (lambda: heard("a", did([1.45] * 500), did([1.05] * 500)), Demand(1.1, None, None, 100), "unknown"),
         (lambda: heard("a", did([1.07] * 500), did([1.05] * 500)), Demand(1.1, None, None, 100), "met"),
     ],
@@ -180,6 +204,9 @@ def refused() -> Heard:
         "fails as it may",
         "one of two",
         "too few",
+        "none that counts",
+        "beyond all buckets",
+        "some beyond all buckets",
         "one bucket, slower",
         "one bucket",
     ],

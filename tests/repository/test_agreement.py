@@ -286,6 +286,13 @@ def test_labels_of_a_classifier_are_one_for_each_row_whatever_their_shape_says(
     assert (model.max_batch_size, model.batching, model.rows_assumed) == (8, Batching(), False)
 
 
+def one_row() -> ModelProto:
+    """It takes the values of one row, and not a row each; ONNX Runtime gives one label, however many they are."""
+    graph = classifier(shares=[1, 2])
+    del graph.graph.input[0].type.tensor_type.shape.dim[1]
+    return graph
+
+
 ROW_SUM = helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1)
 LABEL = helper.make_tensor("fixed", TensorProto.INT64, [1], [3])
 SHARES = helper.make_tensor("fixed", TensorProto.FLOAT, [1, 2], [0.5, 0.5])
@@ -305,6 +312,7 @@ SHARES = helper.make_tensor("fixed", TensorProto.FLOAT, [1, 2], [0.5, 0.5])
         ),
         classifier(nodes=[ROW_SUM, tree("sum", "label", "probabilities")]),
         classifier(nodes=[tree(shares="s"), tree("s", "label", "probabilities")]),
+        one_row(),
     ],
     ids=[
         "fixed rows",
@@ -314,6 +322,7 @@ SHARES = helper.make_tensor("fixed", TensorProto.FLOAT, [1, 2], [0.5, 0.5])
         "constant shares",
         "sum",
         "two",
+        "one row of any length",
     ],
 )
 def test_what_else_may_answer_is_no_batch(read_model: ReadModel, graph: ModelProto) -> None:

@@ -15,6 +15,8 @@ from appliance.fleet.places import QUIET_S
 SITES_SHOWN: Final = 20
 NAMES_SHOWN: Final = 10
 NONE: Final = "-"
+SHARE: Final = 0.9
+"""Of the requests, where sums say nothing of other sites."""
 TITLES: Final = (
     "site", "serves", "requests", "p99 ms", "was", "times", "runs", "golden", "unanswered", "p50 ms", "load", "memory",
     "per s",
@@ -54,6 +56,7 @@ def notes_of(found: Any) -> list[str]:
     said = [f"{counted(len(sites), 'site')}{where}: {counts}; {when}"]
     if silent:
         said.append(f"{counted(silent, 'site')} not heard from for a day: what is told of them ends before")
+    said += _of_one_site(found)
     if found["new"] and found["new"]["p99_ms"] is not None:
         low, high = found["new"]["p99_low_ms"], found["new"]["p99_high_ms"]
         said.append(f"its p99 is between {low:g} and {high:g} ms; where in between is estimated")
@@ -69,6 +72,16 @@ def notes_of(found: Any) -> list[str]:
     elif found["against"]:
         said.append(f"no site has {found['least']:,} answers of both versions, so none is compared")
     return said
+
+
+def _of_one_site(found: Any) -> Iterator[str]:
+    """That a sum is nearly all of one site: a busy one, or one that tells what is not so."""
+    for which, name in (("new", f"{found['model']}/{found['version']}"), ("old", _against(found))):
+        counts = {site["device"]: site[which]["requests"] for site in found["sites"] if site[which]}
+        most = max(counts, key=lambda device: counts[device], default="")
+        if len(counts) > 1 and counts[most] > SHARE * (total := sum(counts.values())):
+            share = 100 * counts[most] / total
+            yield f"{share:.0f} % of the requests of {name} are of '{most}', so its sums are of that site"
 
 
 def _ratios(found: Any) -> Iterator[str]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlencode, urlsplit
@@ -134,13 +135,19 @@ class Controller:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise self.stranger() from error
+            raise (self._elder(path) if answer.status == HTTPStatus.NOT_FOUND else self.stranger()) from error
         if answer.status < 400:
             return document
         if not isinstance(document, dict):
             raise self.stranger()
         kind = ControllerTrouble if answer.status >= 500 else CommandFailed
         raise kind(str(document.get("error", "refused")), Exit.REFUSED)
+
+    def _elder(self, path: str) -> CommandFailed:
+        """What is told where nothing is at the path, in words that are none of this API."""
+        asked = API + path.partition("?")[0]
+        text = f"what answers at {self._url} does not know '{asked}': it is a controller of an earlier release, or none"
+        return CommandFailed(text, Exit.UNREACHABLE)
 
     def stranger(self) -> CommandFailed:
         """What is told where an answer is none of a controller."""

@@ -104,8 +104,8 @@ class Recorder:
         return self._records.rows_mix(version.identity, self._box_of_rows(version.model))
 
     def _box_of_rows(self, model: ModelVersion) -> str:
-        """On what that depends: another release may try rows otherwise."""
-        return f"{self._box(model)}, {__version__}"
+        """On what that depends: another release may try rows otherwise, and where one alone is the most none are."""
+        return f"{self._box(model)}, {__version__}, {model.max_batch_size} rows"
 
     # --- what is counted
 

@@ -161,6 +161,15 @@ def test_what_gives_no_comparison_is_no_controller(
     assert "is no controller" in err
 
 
+def test_a_controller_that_does_not_know_of_comparisons_is_of_an_earlier_release(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.cli.fleet.compare._path", lambda arguments: "/later/m")
+    status, _, err = fleet("compare", "m", "--group", "a")
+    assert status == Exit.UNREACHABLE
+    assert "does not know '/api/v1/later/m': it is a controller of an earlier release, or none\n" in err
+
+
 def test_late_repeated_and_lost_telemetry_counts_once_where_it_belongs(
     fleet: Fleet, desk: Desk, new_box: NewBox
 ) -> None:
