@@ -149,7 +149,8 @@ class ModelLoaded(NamedTuple):
     evicting its weights gives back, 0 when that cannot be done. ``packed``: it runs from the packed form that was built
     on this box. ``device_bytes`` is what its session holds of a device with memory of its own (0: it has none, or the
     runtime does not know). ``note`` is what people are to know of how it runs, "" for nothing. ``mixes``: whether
-    rows that ran together were seen to change one another's answers, None where nobody looked."""
+    rows that ran together were seen to change one another's answers, None where nobody looked; not ``rows_tried``: the
+    model took no rows to see it by, or not now."""
 
     worker: int
     model: int
@@ -162,6 +163,7 @@ class ModelLoaded(NamedTuple):
     device_bytes: int = 0
     note: str = ""
     mixes: bool | None = None
+    rows_tried: bool = True
 
 
 class ModelRefused(NamedTuple):

@@ -62,9 +62,10 @@ class LateRig(Rig):
 
     mixes = None
 
-    def looked(self, mixes: bool) -> None:
+    def looked(self, mixes: bool, *, rows_tried: bool = True) -> None:
         """What the session tells that takes the place of the early one."""
-        self.engine.pool_event(port.ModelLoaded(self._worker, self.model, (), 1, 1, mixes=mixes))
+        told = port.ModelLoaded(self._worker, self.model, (), 1, 1, mixes=mixes, rows_tried=rows_tried)
+        self.engine.pool_event(told)
         self.turns()
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
@@ -128,6 +129,16 @@ def test_rows_are_not_tried_again_after_a_restart_or_a_rollback(
     first, again = made("here", "a"), made(box, files)
     assert [wish.probe for rig in (first, again) for _, _, wish in rig.load_calls] == [True, tried]
     assert (max(sizes_of_runs(again)) > 1) is (kind is Rig)
+
+
+def test_rows_that_could_not_be_tried_are_tried_by_the_next_worker() -> None:
+    """As for want of memory, in which nothing was seen."""
+    records = MemoryRecords()
+    terms = SwapTerms(RolloutPolicy(), records, lambda model: "")
+    rig = LateRig(replace(make_version(), rows_assumed=True), swap=terms)
+    rig.looked(False, rows_tried=False)
+    assert max(sizes_of_runs(rig)) > 1
+    assert not records.rows
 
 
 def test_rows_that_were_once_seen_to_mix_are_held_to_it() -> None:

@@ -237,8 +237,25 @@ def test_a_slow_model_runs_no_more_rows_than_it_takes(row_s: float, runs: list[i
     side = [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 4)]
     session = SlowSession(row_s)
     version = version_of("", *side, max_batch_size=8, batching=Batching(), rows_assumed=True)
-    assert not mixes_rows(LoadedModel(version=version, session=cast(Session, session)))
+    assert mixes_rows(LoadedModel(version=version, session=cast(Session, session))) is False
     assert session.runs == runs
+
+
+class FullSession(SlowSession):
+    """One for which there is no memory but for a request of one row."""
+
+    def run(self, region: Region, feeds: Sequence[Feed | None], wanted: object, place: object) -> Produced:
+        (feed,) = feeds
+        assert feed is not None
+        if feed.shape[0] > 1:
+            raise MemoryError
+        return super().run(region, feeds, wanted, place)
+
+
+def test_what_cannot_be_tried_now_is_not_taken_for_seen() -> None:
+    side = [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 4)]
+    version = version_of("", *side, max_batch_size=8, batching=Batching(), rows_assumed=True)
+    assert mixes_rows(LoadedModel(version=version, session=cast(Session, FullSession(0.0)))) is None
 
 
 class OnSimulatedDevice(OnnxRuntime):

@@ -110,8 +110,9 @@ class Recorder:
     # --- what is counted
 
     def loaded(self, event: ModelLoaded, version: Version) -> None:
-        """A worker has loaded a version. Rows that one saw to mix are held to, whatever others see."""
-        if event.mixes is not None:
+        """A worker has loaded a version. Rows that one saw to mix are held to, whatever others see; what could not be
+        tried, as for want of memory, is tried by the next one."""
+        if event.mixes is not None and event.rows_tried:
             mix = event.mixes or bool(self.rows_mix(version))
             self._records.rows_tried(version.identity, self._box_of_rows(version.model), mix=mix)
         self.count(loads=1, load_ns=event.load_ns)

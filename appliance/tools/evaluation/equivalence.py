@@ -48,7 +48,7 @@ def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> 
     except ApplianceError as error:
         return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
     found = _beside_source(job, after, runtime, progress)
-    mixes = after.version.rows_assumed and mixes_rows(after.loaded)
+    mixes = after.version.rows_assumed and bool(mixes_rows(after.loaded))
     found = replace(found, device=str(after.version.device), configured=str(packed.device), mixes=mixes)
     return found if found.differs else _beside_golden(found, after, progress)
 

@@ -115,7 +115,7 @@ class Opened(NamedTuple):
 
 class _Proven(NamedTuple):
     """A version that may serve, from its packed form or as it came; what the golden set found, and whether rows change
-    one another's answers."""
+    one another's answers, as in ModelLoaded."""
 
     model: LoadedModel
     packed: bool
@@ -123,6 +123,7 @@ class _Proven(NamedTuple):
     worst: tuple[Deviation, ...]
     arrival: WeightsArrival
     mixes: bool | None
+    rows_tried: bool
 
 
 class _Manner(NamedTuple):
@@ -194,6 +195,7 @@ class Loader:
             device_bytes,
             note_of(session)[:REASON_CHARACTERS_MAX],
             proven.mixes,
+            proven.rows_tried,
         )
         return Opened(proven.model, said, proven.arrival)
 
@@ -247,12 +249,13 @@ class Loader:
         """The version loaded and proven."""
         session, arrival = self._open(version, form, manner)
         model = LoadedModel(version=version, session=session)
-        mixes = mixes_rows(model, golden) if manner.wish.probe and not manner.wish.early else None
-        if mixes and batch_sizes(session):
+        probed = manner.wish.probe and not manner.wish.early
+        seen = mixes_rows(model, golden) if probed else None
+        if seen and batch_sizes(session):
             session.close()  # it fills batches up, and rows are answered otherwise beside what it puts there
             manner = manner._replace(wish=manner.wish._replace(probe=False))
             alone = replace(version, batching=None)
-            return self._proven(alone, form, manner, golden)._replace(mixes=True)
+            return self._proven(alone, form, manner, golden)._replace(mixes=True, rows_tried=True)
         try:
             if not manner.wish.quick and version.warmups:
                 manner.report.begin(LoadStage.WARM_UP)
@@ -260,7 +263,8 @@ class Loader:
             if golden is not None:
                 manner.report.begin(LoadStage.GOLDEN)
             worst = () if golden is None else run_golden(model, golden)
-            return _Proven(model, form is not None, golden, worst, arrival, mixes)
+            mixes = bool(seen) if probed else None
+            return _Proven(model, form is not None, golden, worst, arrival, mixes, seen is not None)
         except BaseException:
             session.close()
             raise

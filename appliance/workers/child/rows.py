@@ -45,19 +45,19 @@ _Answer = tuple[Values, ...]
 """What all outputs say of one row."""
 
 
-def mixes_rows(model: LoadedModel, golden: Golden | None = None) -> bool:
-    """Whether a row was seen to be answered otherwise in a batch than alone; false where that cannot be tried.
-    ``golden``: its golden set, where it was opened before."""
+def mixes_rows(model: LoadedModel, golden: Golden | None = None) -> bool | None:
+    """Whether a row was seen to be answered otherwise in a batch than alone; None where that cannot be tried, or not
+    now. ``golden``: its golden set, where it was opened before."""
     version = model.version
     most = min(ROWS, version.max_batch_size)
     if most < 2 or not model.session.measurable:
-        return False
+        return None
     if golden is None:
         with suppress(LoadFailed):  # who wants it run is told
             golden = open_golden(version)
     with Stopwatch() as watch:
         watch.start()
-        found = None if golden is None else _seen(model, _golden_rows(version, golden, most), watch)
+        found = told = None if golden is None else _seen(model, _golden_rows(version, golden, most), watch)
         for free_size in _free_sizes(version):
             for centred in (False, True):
                 if found or (found is not None and watch.stop() > SLOW_NS):
@@ -65,9 +65,10 @@ def mixes_rows(model: LoadedModel, golden: Golden | None = None) -> bool:
                 found = _seen(model, _made_up_rows(version, free_size, most, centred=centred), watch)
                 if found is None:
                     break
+                told = found
             if found is not None:
                 break
-    return bool(found)
+    return told
 
 
 def _seen(model: LoadedModel, rows: Sequence[_Row], watch: Stopwatch) -> bool | None:
