@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.config.workers import ArenaConfig
+from appliance.config.workers import ArenaConfig, class_problems, in_pages
 from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, Slot
 from appliance.workers.memory_object import MemoryObject
@@ -32,6 +32,28 @@ def take(arena: Arena, nbytes: int, memory: MemoryObject | None = None) -> Slot:
     slot = arena.allocate(nbytes, memory or arena.own)
     assert slot is not None
     return slot
+
+
+@pytest.mark.parametrize("page", [16 * KIB, 64 * KIB])  # of kernels for 64-bit ARM
+def test_a_kernel_with_larger_pages_takes_the_same_configuration(page: int) -> None:
+    assert not list(class_problems(CONFIG.classes))
+    arena = Arena(CONFIG, kept_bytes=MIB, page_bytes=page)
+    assert arena.size == sum(size * count for size, count in in_pages(CONFIG.classes, page))
+    slots = [take(arena, nbytes) for nbytes in (1, 4 * KIB, 4 * KIB + 1, 64 * KIB, 600 * KIB)]
+    assert all(slot.offset % page == slot.size % page == 0 for slot in slots)
+    assert arena.statistics().allocated_bytes == 3 * page + 64 * KIB + -(-600 * KIB // page) * page
+    for slot in slots:
+        slot.view(slot.size)[:] = b"x" * slot.size
+        arena.free(slot)
+    arena.check_integrity()
+    arena.close()
+
+
+def test_classes_that_large_pages_make_the_same_are_one() -> None:
+    classes = ((4 * KIB, 8), (8 * KIB, 4), (20 * KIB, 2), (64 * KIB, 1))
+    assert in_pages(classes, 4 * KIB) == classes
+    assert in_pages(classes, 16 * KIB) == ((16 * KIB, 12), (32 * KIB, 2), (64 * KIB, 1))
+    assert in_pages(classes, 64 * KIB) == ((64 * KIB, 15),)
 
 
 def resident_bytes(memory: MemoryObject) -> int:
