@@ -8,6 +8,7 @@ not is the end. PAGES='16 KiB' plays that kernel alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from packages.processor import newest
 from packages.tree import install
 from tests.installation.emulated import KERNELS, emulated, lacking
 from tests.installation.machine import (
+    CACHE,
     LOAD,
     PYTHON,
     ROOT,
@@ -119,17 +121,26 @@ CHECKS: Final[tuple[Callable[[Machine], None], ...]] = (
 )
 
 
-def lay_out_tests(folder: Path) -> dict[str, Path]:
-    """The sources as they stand, and for the machine's processor what their tests need: fetched."""
-    source, site = folder / "source", folder / "site"
+def lay_out_sources(source: Path) -> None:
+    """The sources as they stand, with their tests."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-    site.mkdir()
-    install(site, ["--require-hashes", "-r", str(ROOT / "requirements-test.lock")], "aarch64")
-    return {"source": source, "site": site}
+
+
+def site() -> Path:
+    """What tests need, for the machine's processor: a folder that is made once for each lock file, 600 MB."""
+    lock = ROOT / "requirements-test.lock"
+    made = CACHE / f"tests-arm64-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
+    if not made.exists():
+        print("   fetching what the tests need, once", flush=True)
+        part = made.with_suffix(f".{os.getpid()}.part")
+        part.mkdir(parents=True)
+        install(part, ["--require-hashes", "-r", str(lock)], "aarch64")
+        part.rename(made)
+    return made
 
 
 def main() -> int:
@@ -142,7 +153,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     wanted = os.environ.get("PAGES", ", ".join(KERNELS)).split(", ")
     with tempfile.TemporaryDirectory(prefix="arm-files-") as place:
-        folders = lay_out_tests(Path(place))
+        lay_out_sources(source := Path(place) / "source")
+        folders = {"source": source, "site": site()}
         (made := Path(place) / "made").mkdir()
         pack(made, "3")
         (made / "load.py").write_text(LOAD)
