@@ -8,6 +8,7 @@ from benchmarks.http_json import HttpJson
 from benchmarks.idle_connections import IdleConnections
 from benchmarks.loading import SERVER_CPU
 from benchmarks.loop_turns import LoopTurns
+from benchmarks.neighbours import Neighbours
 from benchmarks.results import Bound
 from benchmarks.saturation import Saturation
 from benchmarks.scale import Scale
@@ -94,6 +95,18 @@ FRONT_END_CASES: Mapping[str, Case] = {
                 ratio("throughput", "triton_python", 8, Bound.AT_LEAST, 1.5),
                 ratio("p50", "triton_python", 1, Bound.AT_MOST, 0.5),
             ),
+        ),
+    ),
+    "frontend_neighbours": Case(
+        title="Small requests beside a model of 10 ms and beside pictures of 4.9 MB, both asked for all they can do",
+        procedure=Neighbours(
+            model="mlp",
+            others=("burn_10ms", "detector_mean"),
+            rate=200.0,
+            concurrency=2,
+            subject=SUBJECT,
+            peer="triton_python",
+            ratio=0.8,
         ),
     ),
     "frontend_stream": Case(

@@ -44,6 +44,9 @@ COMMAND: Final = (
 CONTROL: Final = 's|^socket = "/run/appliance/control"$|socket = "/tmp/appliance-control"|'
 """The operator's socket for sed: no systemd makes /run/appliance in a container, and its user may not."""
 EMULATORS: Final = Path("/proc/sys/fs/binfmt_misc")
+LOCALE: Final = 'ln -s C.utf8 "$1/usr/lib/locale/en_US.utf8"'
+"""For a shell: ONNX Runtime changes the case of letters by en_US.UTF-8 where a model names no locale, and C.UTF-8, the
+only one of a minimal Debian, has the same letters."""
 STATE: Final = "/var/lib/appliance"
 _TYPE: Final = "application/vnd.oci.image"
 _STATUS: Final = "./var/lib/dpkg/status"
@@ -109,6 +112,7 @@ def _make_root(package: Path, target: Path, called: str) -> None:
         f'--customize-hook=chroot "$1" dpkg -i "/root/{package.name}"',
         f'--customize-hook=rm "$1/root/{package.name}"',
         f"--customize-hook=sed -i '{CONTROL}' \"$1/etc/appliance/appliance.toml\"",
+        f"--customize-hook={LOCALE}",
         # Engines give a new volume the owner that its place has in the image.
         f'--customize-hook=chroot "$1" install -d -o appliance -g appliance -m 0700 {STATE}',
         '--customize-hook=rm -f "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/etc/hostname "$1"/etc/resolv.conf',

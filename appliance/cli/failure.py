@@ -39,8 +39,10 @@ _MEANINGS: Final[Mapping[Exit, str]] = MappingProxyType(
         Exit.USAGE: "the command line, a file or the configuration is wrong",
         Exit.UNREACHABLE: "no server answers at that address, or not the one that is meant",
         Exit.STOPPED: "'fleet want --wait': a device refused the version, went back, or is held; "
-        "'fleet rollouts --wait': it halted, was taken back or was stopped",
-        Exit.OVERDUE: "'fleet want --wait', 'fleet rollouts --wait': it was not done within the time",
+        "'fleet rollouts --wait': it halted, was taken back or was stopped; "
+        "'fleet compare': what is demanded is missed",
+        Exit.OVERDUE: "'fleet want --wait', 'fleet rollouts --wait': it was not done within the time; "
+        "'fleet compare': too little is known of what is demanded",
         Exit.BROKEN: "a part of the server failed, and only a new start helps",
         Exit.INTERRUPTED: "interrupted",
     }

@@ -24,10 +24,13 @@ from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
 from appliance.cli.picture import SUFFIXES, read_picture
 from appliance.cli.terminal import print_text
 from appliance.cli.tls import GRPC
+from appliance.domain.errors import system_reason
 from appliance.domain.tensor import Datatype, TensorSpec
 
 DEFAULT_CLASSES = 3
+NPY = ".npy"
 _NAME_LIKE = re.compile(r"([^\W\d][\w.:/-]*)=.*", re.DOTALL)
+_FILE_LIKE = re.compile(r"(?:[^\W\d][\w.:/-]*=)?(@.*)", re.DOTALL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask once and show what came back."""
+    _check_files(arguments.input)
     with OipClient(endpoint_of(arguments, GRPC), arguments.timeout_ms / 1_000) as client:
         signature = client.signature(arguments.model, arguments.version)
         specs = _of_shapes(arguments.model, signature.inputs, arguments.shape)
@@ -189,12 +193,27 @@ def _tensor(spec: TensorSpec, text: str | None) -> InputTensor:
 def _array(spec: TensorSpec, text: str) -> Array:
     if not text.startswith("@"):
         return parse_values(text)
+    path = _path(text)
+    return read_npy(path) if path.suffix.lower() == NPY else read_picture(path, spec.shape, spec.name)
+
+
+def _path(text: str) -> Path:
+    """The file that ``text`` names. Raises CommandFailed for one of another kind."""
     path = Path(text[1:])
-    if path.suffix.lower() == ".npy":
-        return read_npy(path)
-    if path.suffix.lower() in SUFFIXES:
-        return read_picture(path, spec.shape, spec.name)
-    raise CommandFailed(f"'{path}' is neither a .npy file nor a picture ({', '.join(sorted(SUFFIXES))})")
+    if path.suffix.lower() not in {NPY, *SUFFIXES}:
+        raise CommandFailed(f"'{path}' is neither a {NPY} file nor a picture ({', '.join(sorted(SUFFIXES))})")
+    return path
+
+
+def _check_files(words: Sequence[str]) -> None:
+    """Raise CommandFailed for a file that is not there, before anybody is asked what the model takes."""
+    for word in words:
+        if found := _FILE_LIKE.fullmatch(word):
+            path = _path(found[1])
+            try:
+                path.stat()
+            except (OSError, ValueError) as error:
+                raise CommandFailed(f"'{path}' cannot be read: {system_reason(error)}") from error
 
 
 def _deadline_ms(text: str) -> float:

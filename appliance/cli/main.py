@@ -163,6 +163,11 @@ FLEET: Final = CommandTable(
                 "show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS", ASKS
             ),
             "facts": Entry("show what devices are made of", "appliance.cli.fleet.facts:FACTS", ASKS),
+            "compare": Entry(
+                "show how a version does on the devices, against another one",
+                "appliance.cli.fleet.compare:COMPARE",
+                ASKS | {Exit.STOPPED, Exit.OVERDUE},
+            ),
             "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES", ASKS),
             "release": Entry(
                 "hand packages over to the controller", "appliance.cli.fleet.change:RELEASE", ASKS

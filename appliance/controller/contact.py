@@ -58,6 +58,7 @@ ISSUED_WITHIN_S: Final = 3600
 NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
 NOTHING_SAID: Final[dict[str, Any]] = {
     "seen_ms": 0, "told_timestamp": 0, "told_snapshot": 0, "told_generation": 0, "report": b"", "report_digest": "",
+    "clock_ahead_ms": 0,
 }  # fmt: skip
 """What is known of a box that has not asked yet: what another one in its place said is not so of it."""
 
@@ -123,6 +124,7 @@ class Contact:
             )
         else:
             rows.change(tables.devices, {"name": device}, state=ACTIVE, inventory=said, **NOTHING_SAID)
+            rows.forget_deeds(device)
         rows.change(tables.tokens, {"name": token.name}, used_by=device)
         rows.note(now_ms, f"token {token.name}", "enrolled", device=device, replaces=bool(there))
         return device
@@ -164,7 +166,7 @@ class Contact:
         with self._store.transaction() as rows:
             device = self._device(rows, certificate, now_ms)
             assert certificate is not None
-            wants_report = self._take_report(rows, device, poll)
+            wants_report = self._take_report(rows, device, poll, now_ms)
             told = {
                 "told_timestamp": poll.timestamp,
                 "told_snapshot": poll.snapshot,
@@ -195,7 +197,7 @@ class Contact:
             document=metadata.document if counters.targets > poll.targets else b"",
         )
 
-    def _take_report(self, rows: Rows, device: Row[Any], poll: Poll) -> bool:
+    def _take_report(self, rows: Rows, device: Row[Any], poll: Poll, now_ms: int) -> bool:
         """Keep the report; whether the one of its digest is wanted."""
         if not poll.report:
             return poll.report_digest not in ("", device.report_digest)
@@ -206,7 +208,11 @@ class Contact:
         if report.device != device.name:
             raise Refused(403, "another-device", f"a report of '{report.device}' came from '{device.name}'")
         rows.change(
-            tables.devices, {"name": device.name}, report=poll.report, report_digest=digest_of(poll.report)
+            tables.devices,
+            {"name": device.name},
+            report=poll.report,
+            report_digest=digest_of(poll.report),
+            clock_ahead_ms=report.wall_ms - now_ms if report.wall_ms else 0,
         )
         return False
 

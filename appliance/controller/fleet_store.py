@@ -29,6 +29,7 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    literal,
     or_,
     select,
     update,
@@ -38,10 +39,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from appliance.controller import tables
 from appliance.controller.audit import Line, next_line
+from appliance.controller.deeds import add_up
 from appliance.controller.losses import losses
 from appliance.domain.errors import OperatorError
 from appliance.fleet.inventory import newest
 from appliance.fleet.messages import Acknowledged, Batch
+from appliance.fleet.places import REVOKED
 from appliance.fleet.records import Lost
 
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
@@ -54,6 +57,11 @@ LOG_WAIT_S: Final = 5.0
 """For how long that may wait for who looks."""
 ROW_BYTES: Final = 160
 """What a row of telemetry takes besides the record, about: many small ones fill a disk, too."""
+KEPT: Final = (
+    (tables.telemetry, ("record",)), (tables.losses, ("reason",)), (tables.deeds, ("deeds",)),
+    (tables.loads, ("loaded", "ending")),
+)  # fmt: skip
+"""What is kept of a device's telemetry, each row for a time, and its columns that may be long."""
 
 
 class DatabaseTrouble(OperatorError):
@@ -251,6 +259,32 @@ class View:
         rows = self._connection.execute(found.group_by(table.c.device)).all()
         return {device: int(expires_ms) for device, expires_ms in rows}
 
+    def deeds(self, model: str, since_ms: int, group: str, device: str, most: int) -> Iterator[Row[Any]]:
+        """Device, version, span and deeds of a model since then, at most so many, on devices of the group, or of all
+        (""), that were not revoked, or on the one device."""
+        table = tables.deeds
+        columns = table.c.device, table.c.version, table.c.at_ms, table.c.deeds
+        found: Any = select(*columns).where(table.c.model == model, table.c.at_ms >= since_ms)
+        found = found.where(table.c.device.in_(_names(group, device))).limit(most)
+        with closing(self._connection.execution_options(yield_per=1000).execute(found)) as rows:
+            yield from rows
+
+    def loads(self, model: str, group: str, device: str) -> Sequence[Row[Any]]:
+        """How versions of a model were loaded, on the same devices."""
+        table = tables.loads
+        found: Any = select(table).where(table.c.model == model, table.c.device.in_(_names(group, device)))
+        rows: Sequence[Row[Any]] = self._connection.execute(found).all()
+        return rows
+
+    def lost(self, stream: str, since_ms: int) -> dict[str, int]:
+        """How many records of a stream devices told since then that they lost, by their names."""
+        table = tables.losses
+        count = func.sum(table.c.last - table.c.first + 1)
+        found: Any = select(table.c.device, count).where(table.c.stream == stream, table.c.at_ms >= since_ms)
+        return {
+            device: int(lost) for device, lost in self._connection.execute(found.group_by(table.c.device))
+        }
+
     # --- what happened
 
     def audit_lines(self, after: int, most: int) -> list[Line]:
@@ -353,7 +387,8 @@ class Rows(View):
                 for number, record in enumerate(records, end - len(records))
             ]
             self._connection.execute(insert(tables.telemetry), fresh)
-            self._grow(device, sum(ROW_BYTES + len(record) for record in records))
+            grown = add_up(self, device, records, at_ms, ROW_BYTES)
+            self._grow(device, grown + sum(ROW_BYTES + len(record) for record in records))
             if (facts := newest(records)) is not None:
                 self.change(tables.devices, {"name": device}, inventory=json.dumps(facts))
         self.put(tables.outboxes, **key, next=end)
@@ -379,13 +414,35 @@ class Rows(View):
     def forget_telemetry(self, before_ms: int) -> int:
         """Remove records, and what was lost, that came before that time; gives how many records."""
         gone = []
-        for table, said in ((tables.telemetry, "record"), (tables.losses, "reason")):
+        for table, said in KEPT:
             old = table.c.at_ms < before_ms
-            sizes = select(table.c.device, func.sum(ROW_BYTES + func.length(table.c[said]))).where(old)
+            sizes = select(table.c.device, _size(table, said)).where(old)
             for device, count in self._connection.execute(sizes.group_by(table.c.device)).all():
                 self._grow(device, -int(count))
             gone.append(self._connection.execute(delete(table).where(old)).rowcount)
         return gone[0]
+
+    def forget_deeds(self, device: str) -> None:
+        """Remove what was added up of the device: what comes next is of another machine."""
+        for table, said in KEPT[2:]:
+            own = table.c.device == device
+            self._grow(
+                device, -int(self._connection.execute(select(_size(table, said)).where(own)).scalar() or 0)
+            )
+            self._connection.execute(delete(table).where(own))
+
+
+def _size(table: Any, said: Sequence[str]) -> Any:
+    """What rows take, where the columns ``said`` may be long."""
+    return func.sum(sum((func.length(table.c[each]) for each in said), literal(ROW_BYTES)))
+
+
+def _names(group: str, device: str) -> Any:
+    """Who of the devices are meant, but for those that were revoked."""
+    table = tables.devices
+    found = select(table.c.name).where(table.c.state != REVOKED)
+    found = found.where(table.c.in_group == group) if group else found
+    return found.where(table.c.name == device) if device else found
 
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:

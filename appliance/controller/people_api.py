@@ -19,6 +19,7 @@ from appliance import __version__
 from appliance.controller import tokens
 from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
+from appliance.controller.comparing import Comparisons, Question
 from appliance.controller.facts import Facts
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
@@ -53,12 +54,15 @@ from appliance.controller.schemas import (
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
 from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name
+from appliance.fleet.comparison import LEAST, Comparison
 from appliance.fleet.rollout import Rollout
 
 API: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1 << 20
 PACKAGE_TYPE: Final = "application/octet-stream"
 SILENCE_S: Final = 60.0
+SINCE_MS: Final = 7 * 24 * 3_600_000
+"""For how long back versions are compared where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,23 @@ class Asked:
         if found and not is_name(found):
             raise BadRequest(f"'group' is no name: {NAME_RULE}")
         return found
+
+
+def _question(asked: Asked) -> Question:
+    """What a comparison is asked about. Raises BadRequest."""
+    for name in ("against_model", "device"):
+        if (found := asked.query.get(name, "")) and not is_name(found):
+            raise BadRequest(f"'{name}' is no name: {NAME_RULE}")
+    return Question(
+        model=asked.path["model"],
+        version=asked.number("version", 0),
+        against_model=asked.query.get("against_model", ""),
+        against=asked.number("against", 0),
+        group=asked.group(),
+        device=asked.query.get("device", ""),
+        since_ms=asked.number("since_ms", asked.now_ms - SINCE_MS),
+        least=max(asked.number("least", LEAST), 1),
+    )
 
 
 class BadRequest(ApplianceError):
@@ -116,6 +137,7 @@ class PeopleApi:
         self,
         people: People,
         facts: Facts,
+        comparisons: Comparisons,
         rollouts: Rollouts,
         releases: Releases,
         store: FleetStore,
@@ -124,6 +146,7 @@ class PeopleApi:
     ) -> None:
         self._people = people
         self._facts = facts
+        self._comparisons = comparisons
         self._rollouts = rollouts
         self._releases = releases
         self._store = store
@@ -144,6 +167,11 @@ class PeopleApi:
             _get(
                 "/facts", "what devices are made of, and how many have which; of one fact also which devices",
                 list[Fact], self._made_of, query=("fact", "group"),
+            ),
+            _get(
+                "/comparisons/{model}", "how a version does, site by site, against another one", Comparison,
+                lambda asked: self._comparisons.compare(_question(asked), asked.now_ms),
+                query=("version", "against", "against_model", "group", "device", "since_ms", "least"),
             ),
             _get("/devices/{name}", "one device", Device, lambda asked: people.device(asked.path["name"])),
             _get(

@@ -16,6 +16,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from appliance.controller.comparing import Comparisons
 from appliance.controller.contact import Contact
 from appliance.controller.device_api import DeviceApi
 from appliance.controller.facts import Facts
@@ -85,7 +86,9 @@ def application(home: Home, clock: Callable[[], int] = wall_ms) -> web.Applicati
     app = web.Application(client_max_size=0)
     traffic = Traffic()
     rollouts = Rollouts(home.store, publisher, releases)
-    people_api = PeopleApi(people, Facts(home.store), rollouts, releases, home.store, home.blobs, clock)
+    people_api = PeopleApi(
+        people, Facts(home.store), Comparisons(home.store), rollouts, releases, home.store, home.blobs, clock
+    )
     app.add_routes(DeviceApi(contact, home.blobs, clock, traffic).routes())
     app.add_routes(people_api.routes())
     app.add_routes(Monitoring(home, publisher, people_api, traffic, clock).routes())

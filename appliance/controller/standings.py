@@ -60,13 +60,13 @@ def standings(rows: View, publisher: Publisher, key: Mapping[str, Any]) -> Stand
         standing = Standing(row.state, current and report.converged, phases, row.seen_ms)
         groups.setdefault(row.in_group, []).append(standing)
         if current and row.state != REVOKED and not FAILURES.isdisjoint(phases):
-            wished = wished or _wished(rows)
+            wished = wished or wished_in(rows)
             names = {each.name for each in report.models if each.phase in FAILURES}
             failed.update(filter(None, (wished(name, row.name, row.in_group) for name in names)))
     return Standings(groups=groups, failed=failed)
 
 
-def _wished(rows: View) -> Wished:
+def wished_in(rows: View) -> Wished:
     """Gives what is wished of a model for a device in a group; None: nothing is."""
     found = {
         (row.scope, row.model): (row.model, msgspec.json.decode(row.wish, type=Wish).version)

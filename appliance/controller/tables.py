@@ -58,9 +58,11 @@ devices = Table(
     Column("report", LargeBinary, nullable=False, default=b""),
     Column("report_digest", String(64), nullable=False, default=""),
     Column("telemetry_bytes", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("clock_ahead_ms", BigInteger, nullable=False, default=0, server_default="0"),
 )
 """``revision`` is that of what is wanted when the document was made; what the device ``told`` are the versions that it
-trusts; ``telemetry_bytes`` what its records, their rows and its losses take."""
+trusts; ``telemetry_bytes`` what its records, their rows, what was added up of them and its losses take;
+``clock_ahead_ms`` how far its clock was ahead of the controller's when its last report came."""
 
 certificates = Table(
     "certificates",
@@ -185,6 +187,32 @@ telemetry = Table(
     Index("telemetry_by_time", "device", "at_ms"),
 )
 """``at_ms`` is when it came, by the controller's clock."""
+
+deeds = Table(
+    "deeds",
+    METADATA,
+    Column("device", String(64), nullable=False),
+    Column("model", String(64), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("deeds", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("device", "model", "at_ms", "version"),
+)
+"""What versions did in the six hours that begin ``at_ms``: ``fleet.deeds.Deeds``, added up as telemetry comes."""
+
+loads = Table(
+    "loads",
+    METADATA,
+    Column("device", String(64), nullable=False),
+    Column("model", String(64), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("loaded", LargeBinary, nullable=False, default=b"", server_default=""),
+    Column("ending", LargeBinary, nullable=False, default=b"", server_default=""),
+    PrimaryKeyConstraint("device", "model", "version"),
+)
+"""The last ``loaded`` and ``model`` record of each version on a device that says something of it; either may be empty.
+``at_ms`` is when the last one came."""
 
 losses = Table(
     "losses",

@@ -158,6 +158,26 @@ class Energy(Record, frozen=True, array_like=True, kw_only=True, tag="energy"):
     cost: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class Loaded(Record, frozen=True, array_like=True, kw_only=True, tag="loaded"):
+    """A version as its last load left it: on which ``device`` of the box, how long the load took, what it takes in
+    memory now; how it stood its golden set: of so many ``cases`` (0: it was not held to one), which promise it broke
+    (``failure``, "": none), and how far off its answers were at most, over all outputs, ``absolute`` and ``relative``
+    to the right value; how long its runs took then. Told when that changes, and once a day."""
+
+    name: Name
+    version: Count
+    device: Short = ""
+    load_ms: Count = 0
+    memory_bytes: Count = 0
+    cases: Count = 0
+    failure: Text = ""
+    absolute: Annotated[float, Meta(ge=0)] = 0.0
+    relative: Annotated[float, Meta(ge=0)] = 0.0
+    run_p50_ns: Count = 0
+    run_p99_ns: Count = 0
+    packed: bool = False
+
+
 class Lost(Record, frozen=True, array_like=True, kw_only=True, tag="lost"):
     """The numbers ``first`` to ``last`` of ``epoch`` will not come, because of ``reason``: "bound" (the outbox was
     full), "damaged" (the disk gave back something else than was written), "cut" (a write failed, or a crash cut it: the
@@ -170,7 +190,7 @@ class Lost(Record, frozen=True, array_like=True, kw_only=True, tag="lost"):
     counts: Mapping[Short, Count] = {}
 
 
-AnyRecord = Minute | Health | Inventory | Event | ModelHistory | Energy | Lost
+AnyRecord = Minute | Health | Inventory | Event | ModelHistory | Energy | Loaded | Lost
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[AnyRecord]] = msgspec.msgpack.Decoder(AnyRecord)

@@ -7,6 +7,7 @@ Without a configuration (or with one that gives neither ``max_batch_size`` nor a
 batched when the first dimension of every input and output is one and the same symbol that stands nowhere
 else, or when the graph leaves all of these dimensions open without a name, which is also how Triton completes
 a configuration; but not the latter where an operator counts what it finds, as the output may be as long as that.
+Of a graph that is one classifier (``classifiers``) the operator says what the dimensions of outputs are.
 Requests of such a model are merged, where a worker does not see rows that change one another's answers. A
 configuration that gives ``max_batch_size`` is taken at its word: requests are then merged only when it has
 ``dynamic_batching``. One that gives ``dims`` but no ``max_batch_size`` means whole shapes: 0.
@@ -22,6 +23,7 @@ from typing import Final
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.model import Batching
 from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec, byte_size
+from appliance.repository.classifiers import true_outputs
 from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.model_config import ModelConfig
 from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
@@ -113,11 +115,12 @@ def agree(
 ) -> Agreement:
     """What a model with this graph and configuration serves; every contradiction goes to ``findings``."""
     inputs = request_inputs(graph)
+    outputs = true_outputs(graph, inputs)
     optional = {port.name for port in inputs} & graph.initializers
-    for side, ports in (("input", inputs), ("output", graph.outputs)):
+    for side, ports in (("input", inputs), ("output", outputs)):
         check_ports(side, ports, graph_place, findings, zips=_ZIP_MAP in graph.operators)
     wanted_inputs = _pairs("input", inputs, config.inputs, findings)
-    wanted_outputs = _pairs("output", graph.outputs, config.outputs, findings)
+    wanted_outputs = _pairs("output", outputs, config.outputs, findings)
     _check_left_out(config, wanted_inputs, inputs, optional, findings)
     from_graph = config.max_batch_size is None and not _gives_dims(config)
     if from_graph:

@@ -39,6 +39,7 @@ from appliance.runtimes.device_limit import (
     weights_problem,
 )
 from appliance.runtimes.distributions import cuda_remedy
+from appliance.runtimes.free_rows import with_free_rows
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
@@ -202,12 +203,15 @@ def _model(version: ModelVersion, options: Any) -> str | bytes:
     """What a session is made of: the graph's file or, where it is known what that must hold, the very bytes that were
     compared; what lies outside of the graph is beside the file all the same."""
     path = _path(version)
-    digest = version.digests.get(path)
-    if digest is None:
-        return path
+    return path if version.digests.get(path) is None else _graph(version, options)
+
+
+def _graph(version: ModelVersion, options: Any) -> bytes:
+    """The bytes of the graph's file, compared with what it must hold where that is known."""
+    path = _path(version)
     folder, name = os.path.split(path)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    return read_file(path, GRAPH_BYTES_MAX, digest, f"{version.key}: {name}")
+    return read_file(path, GRAPH_BYTES_MAX, version.digests.get(path, ""), f"{version.key}: {name}")
 
 
 def _ports(version: ModelVersion, session: Any) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -310,9 +314,15 @@ def _without(provider: str) -> str:
 
 
 def _create_session(
-    version: ModelVersion, settings: RuntimeSettings, *, stream: int = 0, graphs: bool = False
+    version: ModelVersion,
+    settings: RuntimeSettings,
+    *,
+    stream: int = 0,
+    graphs: bool = False,
+    change: Callable[[bytes], bytes] | None = None,
 ) -> Any:
-    """``stream`` is CUDA's on which it is to run, where that is not its own business; ``graphs``: it can capture."""
+    """``stream`` is CUDA's on which it is to run, where that is not its own business; ``graphs``: it can capture;
+    ``change``: what is made of the graph before."""
     provider = _provider_of(version)
     options = _options(settings, version)
     providers: list[Any] = [CPU_PROVIDER]
@@ -325,7 +335,7 @@ def _create_session(
         options.add_session_config_entry(RECORD, "1")
         if folded := folded_bytes(limit, version.weight_bytes, version.graph.nodes):
             options.add_session_config_entry(FOLDED_MAX, str(folded))
-    model = _model(version, options)
+    model = _model(version, options) if change is None else change(_graph(version, options))
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
@@ -338,7 +348,16 @@ def _create_session(
     if provider not in (real := session.get_providers()):
         _check_device(version, settings)
         raise _fell_back(version, provider, real)
+    if change is None and _has_fixed_rows(version, session._sess):
+        del session
+        return _create_session(version, settings, stream=stream, graphs=graphs, change=with_free_rows)
     return session._sess
+
+
+def _has_fixed_rows(version: ModelVersion, session: Any) -> bool:
+    """Whether the graph says how many rows an output has, of a version that answers as many as it is asked."""
+    batched = version.max_batch_size > 0
+    return batched and any(each.shape and isinstance(each.shape[0], int) for each in session.outputs_meta)
 
 
 def _limit_of(version: ModelVersion, settings: RuntimeSettings) -> DeviceLimit:

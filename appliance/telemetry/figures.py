@@ -11,15 +11,18 @@ from appliance.domain.energy import KWH_J
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import PackageEnergy
 from appliance.telemetry.inventory import devices_made_of, inventory
+from appliance.telemetry.loads import Loads
 from appliance.telemetry.minutes import MS_NS, Minutes, health
 from appliance.telemetry.snapshot import Snapshot
 
 
 class Figures:
-    """What was done, how the box is, what it used, and what it is: at the start, and when that changes."""
+    """What was done, how the box is, what it used, how its versions were loaded, and what it is: at the start, and when
+    that changes."""
 
     def __init__(self) -> None:
         self._minutes = Minutes()
+        self._loads = Loads()
         self._energy = PackageEnergy()
         self._devices: Mapping[tuple[str, str], tuple[float, int]] = {}
         self._machine = inventory()
@@ -30,6 +33,7 @@ class Figures:
     def take(self, now: Snapshot) -> list[AnyRecord]:
         """The records of this moment."""
         records: list[AnyRecord] = [*self._minutes.take(now), health(now), *self._energies(now)]
+        records += self._loads.take(now)
         if (facts := self._facts(now)) != self._told:
             records.append(Inventory(at_ms=int(now.wall_s * 1000), facts=facts))
         return records
@@ -37,6 +41,7 @@ class Figures:
     def settled(self, now: Snapshot) -> None:
         """What was taken of this snapshot is told."""
         self._minutes.settled(now)
+        self._loads.settled(now)
         self._energy.settled()
         self._devices = _counted(now)
         self._told, self._rows, self._at_ns = self._facts(now), _rows(now), now.engine.now_ns

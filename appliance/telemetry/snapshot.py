@@ -121,10 +121,13 @@ class LoadStatus(NamedTuple):
 
 
 class GoldenStatus(NamedTuple):
-    """The ``cases`` of a golden set that a version was held to, and which promise it broke ("": none)."""
+    """The ``cases`` of a golden set that a version was held to, and which promise it broke ("": none); how far off its
+    answers were at most, over all outputs, ``relative`` to the right value too."""
 
     cases: int
     failure: str
+    absolute: float = 0.0
+    relative: float = 0.0
 
 
 class InterfaceRow(NamedTuple):

@@ -94,7 +94,9 @@ def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[
         "weights_bytes": version.weights_bytes,
         "restarts": dict(version.restarts),
         "packed": version.packed,
-        "golden": None if version.golden is None else dict(version.golden._asdict()),
+        "golden": None
+        if version.golden is None
+        else {"cases": version.golden.cases, "failure": version.golden.failure},
         "interface": [dict(row._asdict()) for row in version.interface],
         "queued": version.queued,
         "running": version.running,

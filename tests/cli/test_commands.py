@@ -203,6 +203,30 @@ def test_failures_are_one_sentence(infer: Any, words: tuple[str, ...], status: E
 
 
 @pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("x=@none.npy", "'none.npy' cannot be read: No such file or directory"),
+        ("@none/x.png", "'none/x.png' cannot be read: No such file or directory"),
+        ("a.b:0=@none.txt", "'none.txt' is neither a .npy file nor a picture"),
+    ],
+)
+def test_files_are_looked_at_before_a_server_is(
+    capsys: pytest.CaptureFixture[str], given: str, said: str
+) -> None:
+    command = ["infer", "m", "--input", given, "--url", "127.0.0.1:1"]
+    assert main(command) == Exit.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_what_names_no_file_waits_for_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "there.png"
+    picture.write_bytes(b"")
+    for given in ("x=1", "a@b.npy", f"x=@{picture}"):
+        assert main(["infer", "m", "--input", given, "--url", "127.0.0.1:1"]) == Exit.UNREACHABLE
+        assert "no server answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["digits", "--priority", "-1"],

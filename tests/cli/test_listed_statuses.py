@@ -1,6 +1,6 @@
 """The exit statuses that the help of a command lists are those that it gives: each is brought about, here or, as 4 and
-5 of ``fleet want`` and ``rollouts``, in the tests of its package. That none gives another one, ``tests/conftest.py``
-has every test see to."""
+5 of ``fleet want``, ``rollouts`` and ``compare``, in the tests of its package. That none gives another one,
+``tests/conftest.py`` has every test see to."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ REFUSED: dict[str, str] = {
 FLEET_WORDS: dict[str, str] = {
     "fleet devices": "",
     "fleet facts": "",
+    "fleet compare": "m",
     "fleet groups": "",
     "fleet releases": "",
     "fleet release": "broken",
@@ -116,6 +117,7 @@ NOBODY_THERE: dict[str, str] = {
     **FLEET_WORDS,
 }
 ELSEWHERE: dict[str, set[int]] = {
+    "fleet compare": {Exit.STOPPED, Exit.OVERDUE},
     "fleet want": {Exit.STOPPED, Exit.OVERDUE},
     "fleet rollouts": {Exit.STOPPED, Exit.OVERDUE},
     "serve": {Exit.BROKEN},

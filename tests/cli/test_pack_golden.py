@@ -272,3 +272,9 @@ def test_rows_that_change_one_another_are_told_before_a_box_sees_them(
         assert told(capsys)["rows_mix"] is told_of
         assert main(["model", "bench", str(tmp_path / "m"), "--rows", "1,8", "--budget-ms", "1"]) == Exit.OK
         assert (what in " ".join(capsys.readouterr().out.split())) is told_of
+        assert bench(tmp_path / "m") == Exit.OK
+        measured = capsys.readouterr().out
+        assert json.loads(measured).get("rows_mix", False) is told_of
+        (tmp_path / "measured.json").write_text(measured)
+        assert pack(tmp_path / "m", "--measured", str(tmp_path / "measured.json")) == Exit.OK
+        capsys.readouterr()

@@ -14,6 +14,7 @@ from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.exit_cause import ExitCause
 from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
+from appliance.engine.control.recorder import SwapTerms, default_terms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.workers import port
@@ -26,7 +27,7 @@ from tests.workers.without_memory import WithoutMemory
 class Rig(WithoutMemory):
     """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched.
     ``seeds``: what workers say that they measured when they loaded it. ``mixes``: that its rows change one another's
-    answers, to those that are asked."""
+    answers, to those that are asked. ``load_calls``: what was to be loaded, and how."""
 
     seeds: tuple[tuple[int, int], ...] = ()
     mixes: bool | None = False
@@ -36,12 +37,19 @@ class Rig(WithoutMemory):
         model: ModelVersion,
         scheduling: Planning | None = None,
         arena: ArenaConfig | None = None,
+        swap: SwapTerms | None = None,
     ) -> None:
         self.arena = Arena(arena or ArenaConfig())
         self.runs: list[port.Run] = []
+        self.load_calls: list[tuple[int, ModelVersion, LoadWish]] = []
         self._worker = 0
         self.engine = Engine(
-            terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), restart=RestartPolicy()),
+            terms=EngineTerms(
+                engine=EngineConfig(),
+                placement=PlacementConfig(),
+                restart=RestartPolicy(),
+                swap=swap or default_terms(),
+            ),
             scheduler=Scheduler(scheduling or Planning()),
             arena=self.arena,
             pool=self,
@@ -87,6 +95,7 @@ class Rig(WithoutMemory):
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
+        self.load_calls.append((model, version, wish))
         mixes = self.mixes if wish.probe else None
         self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1, mixes=mixes))
 

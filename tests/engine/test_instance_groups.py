@@ -7,8 +7,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
-
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
@@ -42,9 +40,8 @@ class Rig:
         self.told: list[Event] = []
         self.opened: list[Served] = []
         self.taken = 999
-        self.workers = SilentWorkers()
         self.groups = InstanceGroups(
-            workers=self.workers,
+            workers=SilentWorkers(),
             placement=PlacementConfig(max_processes=1),
             processes=WorkerTerms(),
             feed=self,
@@ -68,29 +65,6 @@ class Rig:
 
     def loaded(self, served: Served, now_ns: int) -> None:
         self.open(self.groups.loaded(ModelLoaded(WORKER, served.id, (), 1, 1), served, now_ns))
-
-
-@pytest.mark.parametrize("mixes", [False, True])
-def test_rows_of_a_version_that_comes_back_are_not_tried_again(mixes: bool) -> None:
-    """A rollback would take as much longer."""
-
-    def made(number: int, identity: str) -> Served:
-        model = replace(make_version("m", 1), file_bytes=1, rows_assumed=True)
-        return make_served(id=number, model=model, identity=identity)
-
-    rig = Rig()
-    first, again, other, unnamed = (
-        made(number, identity) for number, identity in enumerate(("a", "a", "b", ""))
-    )
-    rig.groups.place([first], 0)
-    rig.groups.loaded(ModelLoaded(WORKER, first.id, (), 1, 1, mixes=mixes), first, MS)
-    rig.groups.place([again, other, unnamed], 2 * MS)
-    assert [wish.probe for _, _, wish in rig.workers.loads] == [True, False, True, True]
-    assert again.placed.mixes is mixes
-    assert again.merges is not mixes
-    rig.groups._remember("", mixes)
-    rig.groups.place([made(9, "")], 3 * MS)
-    assert rig.workers.loads[-1][2].probe, "it may be any other"
 
 
 def test_of_a_process_it_is_known_whether_it_has_held_one_version_alone() -> None:

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.exit_cause import ExitCause
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.load_wish import PLAIN_LOAD, LoadWish
 from appliance.domain.model import ModelVersion
 from appliance.domain.validation import plan_request
+from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.port import Submission
+from appliance.engine.versions.records import MemoryRecords
 from appliance.telemetry.meter import Result
 from appliance.workers import port
 from tests.domain.sample import make_version
@@ -96,18 +99,46 @@ def test_what_is_queued_when_somebody_has_looked_is_answered(mixes: bool) -> Non
 
 def test_workers_of_a_version_whose_rows_mix_fill_no_batch_up() -> None:
     """They learn of it with the next load, when no rows are tried any more."""
-    loads: list[ModelVersion] = []
-
-    class Watched(MixingRig):
-        def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-            loads.append(version)
-            super().load(worker, model, version, wish)
-
-    rig = Watched(replace(make_version(), rows_assumed=True))
+    rig = MixingRig(replace(make_version(), rows_assumed=True))
     rig.engine.pool_event(port.WorkerExited(rig._worker, ExitCause.KILLED, (), -1, ""))
-    while len(loads) < 2:
+    while len(rig.load_calls) < 2:
         rig.turns()
-    assert [each.batching is None for each in loads] == [False, True]
+    assert [version.batching is None for _, version, _ in rig.load_calls] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "box", "files", "tried"),
+    [
+        (Rig, "here", "a", False),
+        (MixingRig, "here", "a", False),
+        (Rig, "there", "a", True),
+        (Rig, "here", "b", True),
+    ],
+)
+def test_rows_are_not_tried_again_after_a_restart_or_a_rollback(
+    kind: type[Rig], box: str, files: str, tried: bool
+) -> None:
+    """Either would take longer. Of other files, or on another box, nothing is known."""
+    model, records = replace(make_version(), rows_assumed=True), MemoryRecords()
+
+    def made(box: str, files: str) -> Rig:
+        terms = SwapTerms(RolloutPolicy(), records, lambda model: box)
+        return kind(replace(model, digest=files), swap=terms)
+
+    first, again = made("here", "a"), made(box, files)
+    assert [wish.probe for rig in (first, again) for _, _, wish in rig.load_calls] == [True, tried]
+    assert (max(sizes_of_runs(again)) > 1) is (kind is Rig)
+
+
+def test_rows_that_were_once_seen_to_mix_are_held_to_it() -> None:
+    """A session on another worker rounds otherwise, and sees nothing."""
+    records = MemoryRecords()
+    terms = SwapTerms(RolloutPolicy(), records, lambda model: "")
+    rig = MixingRig(replace(make_version(), rows_assumed=True), swap=terms)
+    ((model, _, _),) = rig.load_calls
+    rig.engine.pool_event(port.ModelLoaded(rig._worker, model, (), 1, 1, mixes=False))
+    rig.turns()
+    assert list(records.rows.values()) == [True]
 
 
 def test_the_status_says_why_they_are_not() -> None:

@@ -25,7 +25,15 @@ from appliance import durable
 from appliance.core.rollout.records import Proof
 from appliance.domain.assessment import Assessment, Deviation
 from appliance.engine.versions import records as records_module
-from appliance.engine.versions.record_files import COSTS, PROOFS, REQUESTS, SEATS, TRIES, FileRecords
+from appliance.engine.versions.record_files import (
+    COSTS,
+    PROOFS,
+    REQUESTS,
+    ROWS,
+    SEATS,
+    TRIES,
+    FileRecords,
+)
 from appliance.engine.versions.record_table import RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, Records, model_of
 
@@ -52,6 +60,7 @@ CHANGES: Final[dict[str, Change]] = {
     "forgive": lambda records, identity, _: records.forgive(identity),
     "prove": lambda records, identity, number: records.prove(identity, "box", proof_of(number)),
     "weigh": lambda records, identity, number: records.weigh(identity, "box", Cost(number, 2, 3)),
+    "rows": lambda records, identity, number: records.rows_tried(identity, "box", mix=number % 2 == 0),
     "seat": lambda records, identity, number: records.seat(model_of(identity), f"{identity}{number}"),
 }
 
@@ -112,7 +121,7 @@ def held(folder: Path, models: int) -> Held:
 
 
 def content(records: MemoryRecords) -> list[list[Any]]:
-    held = (records.standings, records.proofs, records.costs, records.seats)
+    held = (records.standings, records.proofs, records.costs, records.rows, records.seats)
     return [list(each.items()) for each in held]
 
 
@@ -233,6 +242,7 @@ WRITTEN: Final = {
     PROOFS: b'{"format":1,"proofs":[["m/1@a","box",true,[3,[["y",1e-05,0.0]],1,200,10,20,""]],'
     b'["n/2@b","box",false,null]]}\n',
     COSTS: b'{"format":1,"costs":[["m/1@a","box",true,1,2,3,4],["n/2@b","box",false,5,6,7,0]]}\n',
+    ROWS: b'{"format":1,"rows":[["m/1@a","box",true],["n/2@b","box",false]]}\n',
     SEATS: b'{"format":1,"models":{"m":"m/1@a","n":"n/2@b"}}\n',
     REQUESTS: b'{"format":1,"versions":{"m/1":5}}\n',
 }

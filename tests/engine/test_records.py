@@ -25,6 +25,7 @@ from appliance.engine.versions.record_files import (
     COSTS,
     PROOFS,
     REQUESTS,
+    ROWS,
     SEATS,
     TRIES,
     FileRecords,
@@ -149,6 +150,28 @@ def test_costs_come_back(tmp_path: Path) -> None:
     after = Disk(tmp_path).records
     assert after.cost("m/1@a", "this box") == Cost(1, 2, 3, 4, packed=True)
     assert after.cost("m/1@a", "another box") is None
+
+
+@pytest.mark.parametrize("mix", [False, True])
+def test_whether_rows_mix_comes_back(tmp_path: Path, mix: bool) -> None:
+    disk = Disk(tmp_path)
+    disk.records.rows_tried("m/1@a", "this box", mix=mix)
+    disk.records.close()
+    after = Disk(tmp_path).records
+    assert after.rows_mix("m/1@a", "this box") is mix
+    assert after.rows_mix("m/1@a", "another box") is None
+    assert after.rows_mix("m/1@b", "this box") is None
+
+
+@pytest.mark.parametrize("mix", [None, 0, "no"])
+def test_what_does_not_say_whether_rows_mix_is_not_taken_for_no(tmp_path: Path, mix: object) -> None:
+    (tmp_path / ROWS).write_text(json.dumps({"format": 1, "rows": [["m/1@a", "box", mix]]}))
+    disk = Disk(tmp_path)
+    disk.records.close()
+    assert disk.records.rows_mix("m/1@a", "box") is None
+    assert [(what, fields["file"]) for what, fields in disk.said] == [
+        ("records cannot be read; they begin anew", ROWS)
+    ]
 
 
 def test_when_versions_were_asked_last_comes_back_once_it_was_to_be_written(tmp_path: Path) -> None:
@@ -355,11 +378,12 @@ def test_a_history_without_end_is_read_from_where_its_last_lines_can_be(tmp_path
     assert [change.name for change in read_history(tmp_path)] == ["m"]
 
 
-@pytest.mark.parametrize("file", [TRIES, PROOFS, COSTS, REQUESTS, SEATS])
+@pytest.mark.parametrize("file", [TRIES, PROOFS, COSTS, ROWS, REQUESTS, SEATS])
 def test_records_of_a_newer_release_begin_anew_and_that_is_told(tmp_path: Path, file: str) -> None:
     disk = Disk(tmp_path)
     disk.records.prove("m/1@x", "box", PROOF)
     disk.records.weigh("m/1@x", "box", Cost(1, 1, 1, 1, packed=False))
+    disk.records.rows_tried("m/1@x", "box", mix=False)
     disk.records.seat("m", "m/1@x")
     disk.records.requested({"m/1@x": AT_MS}, write=True)
     disk.count("m/1@x")

@@ -15,6 +15,7 @@ from models.generators.graph import model_bytes, node, tensor_port
 from tests.conftest import Serve
 from tests.faults.test_workers import version_in
 from tests.fronts import Sections
+from tests.repository.classifiers import SPLIT, classifier
 
 CLIENTS = 8
 REQUESTS = 40
@@ -62,3 +63,28 @@ def test_requests_are_answered_as_each_would_be_alone(
             assert ("dynamic_batching" in client.get_model_config(name)) is each
             notes = version_in(daemon.status(), name)["notes"]
             assert any("its requests are not merged" in note for note in notes) is not each
+
+
+def mislabelled(url: str, seed: int) -> int:
+    """How many rows, asked in requests of some, have another class than their first value says."""
+    draw, wrong = np.random.default_rng(seed), 0
+    with triton.InferenceServerClient(url) as client:
+        for rows in draw.integers(1, 6, REQUESTS):
+            asked = draw.random((rows, 2), np.float32)
+            feed = triton.InferInput("x", asked.shape, "FP32")
+            feed.set_data_from_numpy(asked)
+            said = client.infer("labels", [feed]).as_numpy("label")
+            wrong += said.tolist() != np.where(asked[:, 0] > SPLIT, 7, 3).tolist()
+    return wrong
+
+
+def test_labels_are_merged_and_handed_out_though_their_shape_says_one(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "labels" / "1").mkdir(parents=True)
+    (tmp_path / "labels" / "1" / "model.onnx").write_bytes(classifier().SerializeToString())
+    daemon = serve(tmp_path)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        assert sum(pool.map(lambda seed: mislabelled(daemon.grpc, seed), range(CLIENTS))) == 0
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        assert client.get_model_config("labels").config.HasField("dynamic_batching")
+        label, _ = client.get_model_metadata("labels").outputs
+    assert label.shape == [-1]

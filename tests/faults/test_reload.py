@@ -234,6 +234,13 @@ def test_what_is_too_new_for_the_runtime_is_tried_once_until_something_changes(
     assert (late["state"], late["next_try_ms"]) == ("UNAVAILABLE", 0)
     assert re.search(r"ir_version is 99, and onnxruntime \S+ reads up to \d+; save the model", late["reason"])
     assert late["reason"].endswith(AS_THEY_ARE)
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        with pytest.raises(
+            InferenceServerException, match="version 1 failed, and the repository index says why"
+        ):
+            client.get_model_metadata("late")
+        (listed,) = (each for each in client.get_model_repository_index().models if each.name == "late")
+        assert listed.reason == late["reason"]
     assert tries(daemon.log(), "refused/1") >= 2
     assert tries(daemon.log(), "late/1") == 0
     shutil.copytree(tmp_path / "late", tmp_path / "late-2")

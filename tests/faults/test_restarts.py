@@ -6,21 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc as triton
 
 from appliance.cli.main import main
 from tests.conftest import Serve
 from tests.faults.clients import ask
+from tests.faults.test_mixed_rows import write_softmax
 from tests.faults.test_swaps import write_version
 from tests.faults.test_swaps_of_the_store import SECTIONS, wait_for
 
 
-def install(folder: Path, name: str) -> Path:
-    """The store in ``folder`` with one small version of ``name``, which is wanted."""
+def install(folder: Path, name: str, source: Path | None = None) -> Path:
+    """The store in ``folder`` with one version of ``name``, a small one or that in ``source``, which is wanted."""
     state, config, package = folder / "state", folder / "store.toml", str(folder / f"{name}-1.model")
     state.mkdir(exist_ok=True)
     config.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
-    source = str(write_version(folder / "sources" / name, 1))
-    assert main(["model", "pack", source, "--version", "1", "--name", name, "-o", package]) == 0
+    source = source or write_version(folder / "sources" / name, 1)
+    assert main(["model", "pack", str(source), "--version", "1", "--name", name, "-o", package]) == 0
     assert main(["model", "install", package, "--state-dir", str(state), "--config", str(config)]) == 0
     return state
 
@@ -92,3 +94,32 @@ def test_a_restart_loads_only_what_memory_has_room_for(serve: Serve, tmp_path: P
     assert [each["residency"] for each in now["models"]].count("cold") >= 2
     for name in "abcd":
         assert ask(again.grpc, name).as_numpy("y").tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("axis", "known", "merged"), [(1, True, False), (1, None, True), (0, None, False), (0, False, True)]
+)
+def test_whether_rows_mix_is_not_tried_again_after_a_restart(
+    serve: Serve, tmp_path: Path, axis: int, known: bool | None, merged: bool
+) -> None:
+    """What is known is believed, true or not; where it was lost, rows are tried once more."""
+    write_softmax(tmp_path / "sources", "t", axis)
+    state = install(tmp_path, "t", tmp_path / "sources" / "t")
+    daemon = serve(None, SECTIONS, arguments=("--state-dir", str(state)))
+    assert merges(daemon.grpc) is (axis == 1)
+    daemon.stop()
+    file = state / "serve" / "rows.json"
+    document = json.loads(file.read_bytes())
+    ((identity, box, mix),) = document["rows"]
+    assert identity.startswith("t/1@")
+    assert mix is (axis == 0)
+    if known is None:
+        file.unlink()
+    else:
+        file.write_text(json.dumps({**document, "rows": [[identity, box, known]]}))
+    assert merges(serve(None, SECTIONS, arguments=("--state-dir", str(state))).grpc) is merged
+
+
+def merges(address: str) -> bool:
+    with triton.InferenceServerClient(address) as client:
+        return bool(client.get_model_config("t").config.HasField("dynamic_batching"))

@@ -25,6 +25,7 @@ from image.place import HERE, ROOT
 from packages.cuda_runtime import DEVICES
 from packages.cuda_runtime import LOCK as RUNTIME
 from tests.image.releases import UUID
+from tests.runtimes.text_case import lowered
 
 EXTRA = HERE / "mkosi" / "mkosi.extra"
 PROFILE = HERE / "mkosi" / "mkosi.profiles" / "gpu"
@@ -200,3 +201,10 @@ def test_units_are_read_by_systemd_without_a_complaint(path: Path, tmp_path: Pat
     ours = [line for line in done.stderr.splitlines() if path.stem.rstrip("@") in line]
     passed = re.compile(r"is not executable|Unit \S+ not found|Unknown key 'ImportCredential'")
     assert not [line for line in ours if not passed.search(line)], done.stderr
+
+
+def test_text_models_that_name_no_locale_find_one(tmp_path: Path) -> None:
+    """That of the USA, which changes the case of letters as that of C does."""
+    (link,) = (EXTRA / "usr/lib/locale").iterdir()
+    shutil.copy(link, tmp_path / link.name, follow_symlinks=False)
+    assert lowered(tmp_path) == "straße été ω"

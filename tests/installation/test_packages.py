@@ -21,6 +21,7 @@ from appliance.config.loading import load
 from packages import deb, oci
 from packages.processor import ARCHITECTURES, architecture, newest
 from tests.architecture.sources import ROOT
+from tests.runtimes.text_case import lowered
 
 DIST = ROOT / "dist"
 UNITS = "usr/lib/systemd/system"
@@ -152,6 +153,13 @@ def test_the_operators_socket_of_a_container_is_where_its_user_may_make_one(tmp_
     path = Path(shutil.copy(ROOT / "packages/debian/appliance.toml", tmp_path))
     subprocess.run(["sed", "-i", oci.CONTROL, str(path)], check=True)
     assert load(path).control.socket == "/tmp/appliance-control"
+
+
+def test_text_models_in_a_container_that_name_no_locale_find_one(tmp_path: Path) -> None:
+    locales = tmp_path / "usr/lib/locale"
+    locales.mkdir(parents=True)
+    subprocess.run(["sh", "-c", oci.LOCALE, "sh", tmp_path], check=True)
+    assert lowered(locales) == "straße été ω"
 
 
 def test_every_blob_of_the_image_is_what_its_name_says(processor: str) -> None:

@@ -151,10 +151,33 @@ async def test_a_fleet(tmp_path: Path) -> None:
         for name in NEAR:
             boxes[name].link.mend()
             await until("the outbox drained", drained(boxes[name]))
+        await shown(controller, boxes, loads)
     for name in (*NEAR, FAR):
         told, held, lost = accounts(controller.home, tmp_path / name / "state", name)
         assert told == held + lost
         assert (told > 0, lost) == (True, 0)
+
+
+async def shown(controller: Controller, boxes: dict[str, Box], loads: list[Load]) -> None:
+    """Who made the versions sees how they did: each answer of the one that stayed is counted, once."""
+    for name in NEAR:
+        await ended(boxes[name].processes["serve"])  # what it did is on the disk then
+    answers = sum(load.versions["2"] for load in loads)
+
+    async def counted() -> bool:
+        found = json.loads(await controller.ask("compare", f"{NAME}=2", "--json"))
+        return bool(found["new"]["answered"] == answers)
+
+    await until("each answer counted", counted)
+    second = json.loads(await controller.ask("compare", f"{NAME}=2", "--json"))
+    sites = {each["device"]: each for each in second["sites"]}
+    assert (len(sites), second["unfit"]) == (3, 0)
+    assert all(sites[name]["new"]["p99_ms"] > 0 for name in NEAR)
+    assert all(each["load"]["memory_bytes"] and each["load"]["load_ms"] for each in sites.values())
+    assert sites[FAR]["new"] is None, "nobody asked there"
+    third = json.loads(await controller.ask("compare", f"{NAME}=3", "--json"))
+    assert (third["against"], third["old"]["answered"], third["unfit"]) == (2, answers, 2)
+    assert {each["device"]: each["ending"] for each in third["sites"]} == dict.fromkeys(NEAR, "rolled back")
 
 
 async def killed_while_it_works(box: Box, controller: Controller) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
@@ -12,8 +12,9 @@ from appliance.repository.agreement import is_batchable
 from appliance.repository.onnx.summary import GraphPort, PortKind
 from models.generate import MODELS
 from models.generators.package import Expectation
+from tests.repository.classifiers import classifier, tree
 from tests.repository.conftest import ReadModel
-from tests.repository.onnx_files import Dims, model_of, plain_model, port
+from tests.repository.onnx_files import Dims, copying, model_of, plain_model, port
 from tests.repository.outcomes import only_problem, served
 
 
@@ -269,3 +270,51 @@ def test_who_says_that_rows_stand_alone(
     is not looked at."""
     graph = model_of([port("x", ["n", 4])], [port("y", ["n", 4])], [helper.make_node(operator, ["x"], ["y"])])
     assert served(read_model(config, graph=graph)).rows_assumed is assumed
+
+
+@pytest.mark.parametrize("rows", ["N", None])
+@pytest.mark.parametrize("label", [[1], ["M"], [None]])
+def test_labels_of_a_classifier_are_one_for_each_row_whatever_their_shape_says(
+    read_model: ReadModel, rows: str | None, label: Dims
+) -> None:
+    """As the operator has it; converters are less exact."""
+    model = served(read_model(graph=classifier(rows, label)))
+    assert model.max_batch_size > 0
+    assert model.rows_assumed, "a worker tries whether it is so"
+    assert [each.shape for each in model.outputs] == [(), (2,)]
+    model = served(read_model("max_batch_size: 8 dynamic_batching { }", graph=classifier(rows, label)))
+    assert (model.max_batch_size, model.batching, model.rows_assumed) == (8, Batching(), False)
+
+
+ROW_SUM = helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=1)
+LABEL = helper.make_tensor("fixed", TensorProto.INT64, [1], [3])
+SHARES = helper.make_tensor("fixed", TensorProto.FLOAT, [1, 2], [0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        classifier(4),
+        classifier(label=[1, 1]),
+        classifier(shares=[1, 2, 1]),
+        classifier(
+            nodes=[tree(), copying("fixed", "label"), copying("shares", "probabilities")], tensors=[LABEL]
+        ),
+        classifier(
+            nodes=[tree(), copying("found", "label"), copying("fixed", "probabilities")], tensors=[SHARES]
+        ),
+        classifier(nodes=[ROW_SUM, tree("sum", "label", "probabilities")]),
+        classifier(nodes=[tree(shares="s"), tree("s", "label", "probabilities")]),
+    ],
+    ids=[
+        "fixed rows",
+        "label of two axes",
+        "shares of three",
+        "constant label",
+        "constant shares",
+        "sum",
+        "two",
+    ],
+)
+def test_what_else_may_answer_is_no_batch(read_model: ReadModel, graph: ModelProto) -> None:
+    assert served(read_model(graph=graph)).max_batch_size == 0

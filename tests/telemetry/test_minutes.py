@@ -21,6 +21,7 @@ from appliance.fleet.records import (
     Event,
     Inventory,
     Latency,
+    Loaded,
     Lost,
     Minute,
     ModelHistory,
@@ -169,6 +170,7 @@ RECORDS = (
     Event(what="serving", fields={"models": "3"}),
     ModelHistory(sequence=3, name="a", version=1, identity="a/1", ending="live"),
     Energy(device="package-0", method="rapl", window_ms=60_000, joules=12.5, inferences=5),
+    Loaded(name="a", version=1, load_ms=5, memory_bytes=9, cases=3, absolute=0.5, relative=0.25),
     Lost(epoch=EPOCH, first=3, last=9, reason="bound"),
 )
 

@@ -42,10 +42,6 @@ UNCAPTURED: Final = (
 )
 
 
-MIXES_KEPT: Final = 1_000
-"""Versions of which it is remembered whether their rows mix."""
-
-
 class InstanceGroups:
     """``feed`` takes scheduler events; ``pace`` is asked for turns, with ``tick``; ``processes`` are the settings of
     workers; ``restarts`` forgets a group that is gone. What gives versions gives those that can be opened now."""
@@ -74,8 +70,6 @@ class InstanceGroups:
         self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
         self._next_due_ns = NEVER_NS
-        self._mixes: dict[str, bool] = {}
-        """Whether rows of versions were seen to mix, by their identities: those that come back are not tried again."""
 
     def use(self, memory: MemoryPort) -> None:
         """Have ``memory`` say from now on how much of a device each load may take."""
@@ -85,9 +79,6 @@ class InstanceGroups:
 
     def place(self, fresh: Sequence[Served], now_ns: int, *, alone: bool = False) -> None:
         """Give each version a group and load it there; ``alone``: each in processes of its own."""
-        for served in fresh:
-            if served.placed.mixes is None:
-                served.placed.mixes = self._mixes.get(served.identity)
         loads, known = self._loads(), {served.id for served in fresh}
         promised = [served.model for served in self.promised() if served.id not in known]
         by_model = {id(served.model): served for served in fresh}
@@ -246,14 +237,7 @@ class InstanceGroups:
         served.placed.load_ns, served.placed.progress, served.placed.note = event.load_ns, None, event.note
         if event.mixes is not None:
             served.placed.mixes = event.mixes or bool(served.placed.mixes)
-            self._remember(served.identity, served.placed.mixes)
         return self._review(group)
-
-    def _remember(self, identity: str, mixes: bool) -> None:
-        if identity:
-            if len(self._mixes) >= MIXES_KEPT:
-                del self._mixes[next(iter(self._mixes))]
-            self._mixes[identity] = mixes
 
     def refused(self, event: ModelRefused) -> None:
         """One worker will not have a model."""

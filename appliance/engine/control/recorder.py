@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from appliance import __version__
 from appliance.core.rollout import actions as do
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Change, Proof, Standing
@@ -98,10 +99,21 @@ class Recorder:
         meter.last_inference_ms = self._records.last_request(version.model.key)
         return meter
 
+    def rows_mix(self, version: Version) -> bool | None:
+        """Whether its rows change one another's answers, as a worker of this release saw; None: none has looked."""
+        return self._records.rows_mix(version.identity, self._box_of_rows(version.model))
+
+    def _box_of_rows(self, model: ModelVersion) -> str:
+        """On what that depends: another release may try rows otherwise."""
+        return f"{self._box(model)}, {__version__}"
+
     # --- what is counted
 
-    def loaded(self, event: ModelLoaded) -> None:
-        """A worker has loaded a version."""
+    def loaded(self, event: ModelLoaded, version: Version) -> None:
+        """A worker has loaded a version. Rows that one saw to mix are held to, whatever others see."""
+        if event.mixes is not None:
+            mix = event.mixes or bool(self.rows_mix(version))
+            self._records.rows_tried(version.identity, self._box_of_rows(version.model), mix=mix)
         self.count(loads=1, load_ns=event.load_ns)
         if event.assessment is not None:
             self.count(assessments=1, assessments_failed=event.assessment.is_broken)

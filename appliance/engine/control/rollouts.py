@@ -35,7 +35,7 @@ from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.routes import Routes
-from appliance.engine.versions.served import Served
+from appliance.engine.versions.served import Placed, Served
 from appliance.engine.versions.wording import remark_text
 from appliance.workers.port import (
     FormBuilt,
@@ -170,7 +170,8 @@ class Rollouts:
     def _add(self, action: do.Add) -> None:
         version, like = action.version, self._served.get(action.like or 0)
         meter = like.meter if like is not None else self._recorder.meter_of(version)
-        self._served[version.id] = Served(version=version, meter=meter)
+        placed = Placed(mixes=self._recorder.rows_mix(version))
+        self._served[version.id] = Served(version=version, meter=meter, placed=placed)
 
     def _route(self, action: do.Route) -> None:
         served = self._served[action.version]
@@ -307,7 +308,7 @@ class Rollouts:
         """One worker holds one more model: maybe its lane opens, maybe the model does."""
         served = self.served(event.model)
         if served is not None:
-            self._recorder.loaded(event)
+            self._recorder.loaded(event, served.version)
             self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
             comes = served.memory.returning or event.worker in self._groups.holders(served)
             quick = self._groups.loads_quickly(event.worker, served.id)

@@ -1,10 +1,10 @@
-"""The records of versions under a state directory: tries, proofs, costs, incumbents and history, written by a thread
-of their own.
+"""The records of versions under a state directory: tries, proofs, costs, rows, incumbents and history, written by a
+thread of their own.
 
 Where the folder was moved they are written into it still; where another one has its place, all of them are written
 there. What must be there before something begins is told back when it is on the disk; all else only follows. A file
-that cannot be read is begun anew, and that is reported: at worst a version is tried or assessed once more. Owner: the
-event loop's thread, but for what the writer's thread does.
+that cannot be read is begun anew, and that is reported: at worst a version, or its rows, are tried once more. Owner:
+the event loop's thread, but for what the writer's thread does.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from appliance.store.layout import INCUMBENTS
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
 COSTS: Final = "costs.json"
+ROWS: Final = "rows.json"
 REQUESTS: Final = "requests.json"
 SEATS: Final = Path(INCUMBENTS).name
 BYTES_MAX: Final = 64 << 20
@@ -65,6 +66,8 @@ class FileRecords:
         self._proofs.change(self._known.proofs.items())
         self._costs = RecordTable(COSTS, "costs", "[]", _model_of_pair, _cost_row)
         self._costs.change(self._known.costs.items())
+        self._rows = RecordTable(ROWS, "rows", "[]", _model_of_pair, _rows_row)
+        self._rows.change(self._known.rows.items())
         self._seats = RecordTable(SEATS, "models", "{}", str, _seat_row)
         self._seats.change(self._known.seats.items())
         self._requests = RecordTable(REQUESTS, "versions", "{}", model_of, _request_row)
@@ -78,6 +81,7 @@ class FileRecords:
             (COSTS, self._take_costs),
             (TRIES, self._take_tries),
             (PROOFS, self._take_proofs),
+            (ROWS, self._take_rows),
             (SEATS, self._take_seats),
             (REQUESTS, self._take_requests),
         ):
@@ -117,6 +121,12 @@ class FileRecords:
             memory_bytes, weights_bytes, load_ns, page_in_ns = (max(_whole(number), 0) for number in numbers)
             cost = Cost(memory_bytes, weights_bytes, load_ns, page_in_ns, packed=bool(packed))
             self._known.weigh(str(identity), str(box), cost)
+
+    def _take_rows(self, document: Mapping[str, Any]) -> None:
+        for identity, box, mix in document["rows"]:
+            if not isinstance(mix, bool):
+                raise ValueError(f"whether rows mix is {mix!r}")
+            self._known.rows_tried(str(identity), str(box), mix=mix)
 
     def _take_seats(self, document: Mapping[str, Any]) -> None:
         self._known.seats = {str(name): str(identity) for name, identity in document["models"].items()}
@@ -192,6 +202,17 @@ class FileRecords:
         self._known.weigh(identity, box, cost)
         self._costs.change((((identity, box), cost),))
         self._put(self._costs)
+
+    def rows_mix(self, identity: str, box: str) -> bool | None:
+        """See Records."""
+        return self._known.rows_mix(identity, box)
+
+    def rows_tried(self, identity: str, box: str, *, mix: bool) -> None:
+        """See Records."""
+        if mix is not self._known.rows_mix(identity, box):
+            self._known.rows_tried(identity, box, mix=mix)
+            self._rows.change((((identity, box), mix),))
+            self._put(self._rows)
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""
@@ -282,6 +303,7 @@ class FileRecords:
             self._tries,
             self._proofs,
             self._costs,
+            self._rows,
             self._seats,
             self._requests,
         )
@@ -343,6 +365,10 @@ def _proof_row(pair: tuple[str, str], proof: Proof) -> bytes:
 
 def _cost_row(pair: tuple[str, str], cost: Cost) -> bytes:
     return as_json((*pair, cost.packed, *cost[:4]))
+
+
+def _rows_row(pair: tuple[str, str], mix: bool) -> bytes:
+    return as_json((*pair, mix))
 
 
 def _request_row(key: str, at_ms: int) -> bytes:

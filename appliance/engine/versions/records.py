@@ -18,8 +18,8 @@ from appliance.core.rollout.records import Change, Proof, Standing
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
 VERSIONS_KEPT_OF_MODEL: Final = 64
-"""Versions whose tries, assessments and costs are remembered, in all and of one model; the oldest go first. A directory
-whose version changes a thousand times a day leaves no more than that."""
+"""Versions whose tries, assessments, costs and rows are remembered, in all and of one model; the oldest go first. A
+directory whose version changes a thousand times a day leaves no more than that."""
 
 
 class Cost(NamedTuple):
@@ -73,6 +73,12 @@ class Records(Protocol):
         """What it cost there."""
 
     def weigh(self, identity: str, box: str, cost: Cost) -> None:
+        """Remember that."""
+
+    def rows_mix(self, identity: str, box: str) -> bool | None:
+        """Whether its rows change one another's answers there; None: nobody has tried them."""
+
+    def rows_tried(self, identity: str, box: str, *, mix: bool) -> None:
         """Remember that."""
 
     def seat(self, name: str, identity: str) -> None:
@@ -163,6 +169,7 @@ class MemoryRecords:
         self.standings: Newest[str, Standing] = Newest(model_of)
         self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: model_of(key[0]))
         self.costs: Newest[tuple[str, str], Cost] = Newest(lambda key: model_of(key[0]))
+        self.rows: Newest[tuple[str, str], bool] = Newest(lambda key: model_of(key[0]))
         self.requests: Newest[str, int] = Newest(model_of)
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
@@ -231,6 +238,14 @@ class MemoryRecords:
     def weigh(self, identity: str, box: str, cost: Cost) -> None:
         """See Records."""
         self.costs.put((identity, self._boxes.setdefault(box, box)), cost)
+
+    def rows_mix(self, identity: str, box: str) -> bool | None:
+        """See Records."""
+        return self.rows.get((identity, box))
+
+    def rows_tried(self, identity: str, box: str, *, mix: bool) -> None:
+        """See Records."""
+        self.rows.put((identity, self._boxes.setdefault(box, box)), mix)
 
     def seat(self, name: str, identity: str) -> None:
         """See Records."""

@@ -6,7 +6,7 @@ generation up whenever an answer may have changed, so that front ends can cache 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from appliance.core.rollout.catalog import CatalogProblem
@@ -18,6 +18,7 @@ from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.engine.versions.wording import Said
 
 MAX_VERSION = (1 << 63) - 1
+WHERE_WHY: Final = "the repository index says why"
 
 
 def not_ready(name: str, version: int, why: str = "") -> NotServed:
@@ -139,10 +140,12 @@ class Routes:
         if found is None:
             told = self._problems.keys() | self._aside.keys()
             if (name, version) in told or (name, "") in told:
-                raise not_ready(name, number)
+                broken = (name, version) in self._problems or (name, "") in self._problems
+                raise not_ready(name, number, f"; {WHERE_WHY}" if broken else "")
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
         if found.phase not in ANSWERING or found.barred:
-            raise not_ready(name, number, _waiting([found]))
+            failed = f"; it failed, and {WHERE_WHY}" if found.phase is Phase.FAILED else ""
+            raise not_ready(name, number, _waiting([found]) or failed)
         return found
 
     def current(self, name: str) -> Served | None:
@@ -164,11 +167,19 @@ class Routes:
             # What was unloaded: to come back soon would be for nothing.
             if not known and not self._is_broken(name):
                 raise UnknownModel(nothing)
-            waiting = _waiting(self._names.get(name, {}).values())
-            error = NotServed(f"{nothing}{waiting}")
+            waiting = _waiting(known)
+            error = NotServed(f"{nothing}{waiting or self._failed(name, known)}")
             error.model = (name, known[-1].model.version if known else 0)
             raise error
         return current
+
+    def _failed(self, name: str, known: Sequence[Served]) -> str:
+        """That nothing of the model can serve, in the words behind an error: not why, which may be long, and tell of
+        files."""
+        failed = [each.model.version for each in known if each.phase is Phase.FAILED]
+        if failed:
+            return f"; version {failed[-1]} failed, and {WHERE_WHY}"
+        return f"; {WHERE_WHY}" if self._is_broken(name) else ""
 
     def index(self, ready_only: bool, said: Mapping[int, Said]) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version. ``said``: what there is to say of each, by its id."""

@@ -67,7 +67,8 @@ class Placed:
     is; ``note`` is what its runtime has people know of how it runs, "" for nothing; ``mixes``: rows that run together
     change one another's answers, as a worker saw (None: none has looked); ``restarts`` counts processes that
     held it and were replaced, by why they ended; ``uncaptured`` is why it is loaded without CUDA graphs though it asks
-    for them, "" where it is not. Changed by the instance groups alone."""
+    for them, "" where it is not. Changed by the instance groups alone, when it has
+    begun with what is remembered of its rows."""
 
     group: int = -1
     load_ns: int = 0

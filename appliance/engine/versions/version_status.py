@@ -109,7 +109,12 @@ def _is_homeless(served: Served) -> bool:
 
 def _golden(proof: Assessment) -> GoldenStatus:
     broken = broken_promise(proof)
-    return GoldenStatus(proof.cases, verdict_text(broken) if broken is not None else "")
+    return GoldenStatus(
+        proof.cases,
+        verdict_text(broken) if broken is not None else "",
+        max((each.absolute for each in proof.worst), default=0.0),
+        max((each.relative for each in proof.worst), default=0.0),
+    )
 
 
 def _interface(version: Version) -> tuple[InterfaceRow, ...]:

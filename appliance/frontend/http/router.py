@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
+from typing import Final
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -21,6 +22,9 @@ from appliance.frontend.turns import CLIENT
 RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
 Route = tuple[str, str, RouteHandler]
 Routes = Sequence[Route]
+
+GENERATE: Final = re.compile(r"/generate(_stream)?\Z")
+"""How paths end by which language models are asked elsewhere."""
 
 
 class Router:
@@ -59,7 +63,13 @@ class Router:
                 if handler is None:
                     raise _wrong_method(method, raw_path, methods)
                 return handler, tuple(map(unquote, found.groups()))
-        raise HttpRefusal(HTTPStatus.NOT_FOUND, f"there is nothing at '{raw_path}' here")
+        raise HttpRefusal(HTTPStatus.NOT_FOUND, f"there is nothing at '{raw_path}' here{self._instead(path)}")
+
+    def _instead(self, path: str) -> str:
+        """What is told of the paths of language models, where models of other kinds are asked."""
+        asked = GENERATE.sub("/infer", path)
+        there = asked != path and any(re.fullmatch(each, asked) for each in self._methods)
+        return "; no language models are served: '.../infer' takes tensors, by POST" if there else ""
 
 
 def _wrong_method(method: str, raw_path: str, methods: Iterable[str]) -> HttpRefusal:

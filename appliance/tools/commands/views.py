@@ -51,7 +51,7 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             f"first answer after {found.first_answer_ns / NS_PER_MS:.1f} ms, "
             f"{found.memory_bytes / MB:.1f} MB of memory; run on {found.inputs}{_on(found)}"
         )
-        + (f"\n{MIXED_ROWS}; what has more rows here is one request" if found.mixes else "")
+        + (f"\n{MIXED_ROWS}; what has more rows here is one request" if found.rows_mix else "")
     )
     headings = ("rows", "runs", "best ms", "p50 ms", "p99 ms", "rows/s")
     rows = [

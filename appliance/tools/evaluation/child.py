@@ -107,7 +107,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
         inputs=origin,
         speeds=tuple(speeds),
         accelerator=accelerator_of(version.device),
-        mixes=version.rows_assumed and mixes_rows(runner.loaded),
+        rows_mix=version.rows_assumed and mixes_rows(runner.loaded),
     )
 
 

@@ -46,10 +46,12 @@ def place_text(threads: int, accelerator: str = "") -> str:
 
 
 def to_json(found: Benched) -> str:
-    """The contents of the file."""
+    """The contents of the file. Releases before this one refuse keys that they do not know: the accelerator is in
+    ``on`` as well, and that rows mix is told only where they do."""
     told = asdict(found)
-    for key in ("accelerator", "mixes"):  # that is in ``on``, this no cost, and releases before know neither
-        del told[key]
+    del told["accelerator"]
+    if not found.rows_mix:
+        del told["rows_mix"]
     return json.dumps(told)
 
 

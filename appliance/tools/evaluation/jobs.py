@@ -75,7 +75,7 @@ class Speed:
 class Measurement:
     """What a version costs: making the session, the first answer counted from before that, private memory that it
     took in all, and its runs. ``inputs`` says what it was run on, ``accelerator`` which one ("": the processor).
-    ``mixes``: its rows change one another's answers, so that a box does not merge its requests."""
+    ``rows_mix``: its rows change one another's answers, so that a box does not merge its requests."""
 
     load_ns: int
     first_answer_ns: int
@@ -83,7 +83,7 @@ class Measurement:
     inputs: str
     speeds: tuple[Speed, ...]
     accelerator: str = ""
-    mixes: bool = False
+    rows_mix: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,8 @@ def find_source(
     settings: RepositoryConfig = RepositoryConfig(),  # noqa: B008 - frozen
 ) -> ModelSource:
     """What is at ``path``; of a model directory the version ``version``, else the highest one. ``settings`` bound the
-    configuration that is read."""
+    configuration that is read. Raises SourceAbsent where ``path``, or what it is to ``include``, is not there, and
+    ModelInvalid."""
     try:
         real = Path(os.path.realpath(path, strict=True))
     except OSError as error:
@@ -125,6 +126,7 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     """A model file without a configuration; external data and a golden set may lie beside it. In a directory that is
     called as a version is, the places around it say what it is called."""
     home = ModelHome(path=str(path.parent))
+    _check_there(home, include)
     numbered = VERSION_NUMBER.fullmatch(path.parent.name) is not None
     name = path.parent.parent.name if numbered else path.stem
     version = version or (int(path.parent.name) if numbered else 1)
@@ -151,6 +153,7 @@ def _model_source(
     folder: Path, version: int, include: Sequence[str], settings: RepositoryConfig
 ) -> ModelSource:
     home = ModelHome(path=str(folder))
+    _check_there(home, include)
     findings = Findings()
     text, config, said = _config(home, settings, findings)
     start = PurePosixPath(str(version))
@@ -228,6 +231,20 @@ def _found(home: ModelHome, relative: PurePosixPath, findings: Findings) -> Mode
     except ArtefactError as error:
         findings.problem(Place(file=str(relative)), str(error))
         return None
+
+
+def _check_there(home: ModelHome, include: Sequence[str]) -> None:
+    """Raise SourceAbsent where nothing is at some of these; what else is wrong with them is for the packing to say."""
+    findings = Findings()
+    for relative in dict.fromkeys(include):
+        try:
+            home.file(PurePosixPath(relative))
+        except FileAbsent as error:
+            findings.problem(Place(file=relative), str(error))
+        except ArtefactError:
+            pass
+    if findings.problems:
+        raise SourceAbsent(findings.problems)
 
 
 def _absent(file: str, text: str) -> SourceAbsent:

@@ -145,7 +145,11 @@ def test_missing_inputs_are_named(server: ApplianceProcess) -> None:
         ("mlp/versions/7", 404, "Request for unknown model: 'mlp' version 7 is not found"),
         ("mlp/versions/one", 400, "failed to get model version from specified version string"),
         ("mlp/versions/-1", 400, "failed to get model version from specified version string"),
-        ("not_onnx", 503, "Request for unknown model: 'not_onnx' has no available versions"),
+        (
+            "not_onnx",
+            503,
+            "Request for unknown model: 'not_onnx' has no available versions; the repository index says why",
+        ),
     ],
 )
 def test_models_and_versions_that_do_not_serve(

@@ -219,7 +219,7 @@ def test_each_role_may_what_the_table_says_and_nobody_else_anything(desk: Desk) 
         for role in ("viewer", "operator", "admin")
     }
     order = list(made)
-    api = PeopleApi(None, None, None, None, desk.home.store, desk.home.blobs, lambda: desk.now_ms)  # type: ignore[arg-type]
+    api = PeopleApi(None, None, None, None, None, desk.home.store, desk.home.blobs, lambda: desk.now_ms)  # type: ignore[arg-type]
     for each in (*api.operations(), None):
         method, path, needed = (
             (each.method, each.path, each.role) if each else ("POST", "/releases", "operator")

@@ -25,6 +25,7 @@ def router() -> Router:
             ("GET", "/v2/models/stats", _one),
             ("GET", "/v2/models/{model}", _other),
             ("POST", "/x", _one),
+            ("POST", "/v2/models/{model}/infer", _one),
         ],
         None,
     )
@@ -50,6 +51,16 @@ def test_an_unknown_path_is_404(router: Router, path: str) -> None:
     with pytest.raises(HttpRefusal, match="there is nothing at") as refused:
         router.match("GET", path)
     assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("end", ["generate", "generate_stream", "versions/1/generate"])
+def test_who_asks_a_language_model_is_told_that_there_is_none(router: Router, end: str) -> None:
+    hint = " here; no language models are served: '.../infer' takes tensors, by POST"
+    with pytest.raises(HttpRefusal, match="there is nothing at '/v2/models/m/") as refused:
+        router.match("POST", f"/v2/models/m/{end}")
+    assert refused.value.status == 404
+    assert (hint in str(refused.value)) is ("versions" not in end), "there is no such path here"
+    assert str(refused.value).count("/m/") == 1
 
 
 def test_a_wrong_method_is_405_with_the_right_ones(router: Router) -> None:
