@@ -46,13 +46,13 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages cuda-deb image image-test lock clean check install-all install-test install-clients install-ansible install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test arm-test ansible-test example-test tensorrt-test test-gpu wheels deb packages cuda-deb image image-test lock clean check install-all install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 	@echo
 	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
-	@echo "  RUNTIME=gpu         ONNX Runtime with CUDA in .venv (two gigabytes, x86-64; docs/GPU.md); RUNTIME=cpu: back again"
+	@echo "  RUNTIME=gpu         ONNX Runtime with CUDA in .venv (two gigabytes; docs/GPU.md); RUNTIME=cpu: back again"
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
 	@echo "  JOBS=0              how many processes 'make unit' tests in; 0: in its own (auto: one for each processor)"
@@ -144,6 +144,9 @@ units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: ja
 	$(BIN)/python -m tests.installation.machine
 	$(if $(wildcard dist/edge-appliance-cuda_*.deb),$(BIN)/python -m tests.installation.cuda,@echo "make: the add-on for a GPU is left out: 'make cuda-deb' makes it")
 
+arm-test: $(TEST_STAMP) ## the package for 64-bit ARM on emulated machines (root, mmdebstrap, qemu-user-static, qemu-system-arm; half an hour)
+	$(BIN)/python -m tests.installation.arm
+
 ansible-test: $(TEST_STAMP) $(ANSIBLE_STAMP) ## the collection's roles over SSH, with the package of dist/ (needs root, mmdebstrap)
 	$(BIN)/python -m tests.ansible.converge
 
@@ -163,10 +166,10 @@ tensorrt-test: $(TEST_STAMP) ## the runtime for TensorRT: NVIDIA's bindings over
 
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
-deb: wheels
+deb: wheels ## build dist/*.deb for each processor in PROCESSORS, x86_64 and aarch64 (needs dpkg-deb)
 	@$(WHEELS)/bin/python -m packages.deb dist dist $(PROCESSORS)
 
-packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
+packages: wheels ## build dist/*.deb and OCI images, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
 	@$(WHEELS)/bin/python -m packages dist dist $(PROCESSORS)
 
 # Of the lock file alone, so that it is made when that changes and not with each release.

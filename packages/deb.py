@@ -20,7 +20,7 @@ from packages.tree import HOME, ROOT, epoch, lay_out, version
 
 NAME: Final = "edge-appliance"
 OURS: Final = ROOT / "packages/debian"
-LEFT_OUT: Final = ("BENCHMARKS.md", "IMAGE-TESTS.md")
+LEFT_OUT: Final = ("ARM-TESTS.md", "BENCHMARKS.md", "IMAGE-TESTS.md")
 """Records of measurements, which nobody needs at a site."""
 EXAMPLES: Final = (ROOT / "systemd/gpu/appliance-gpu.conf",)
 LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")

@@ -76,6 +76,8 @@ class PlacementConfig:
 
 
 PAGE_BYTES: Final = mmap.PAGESIZE
+UNIT_BYTES: Final = 4096
+"""What slots are multiples of, whatever pages the kernel has: one configuration is for all boxes of a fleet."""
 MAX_BYTES: Final = 1 << 46
 
 
@@ -86,15 +88,27 @@ def class_problems(classes: tuple[tuple[int, int], ...]) -> Iterator[str]:
     previous = 0
     for slot_bytes, count in classes:
         said = f"class [{slot_bytes}, {count}]"
-        if slot_bytes < 1 or slot_bytes % PAGE_BYTES:
-            yield f"{said} must have slots of whole pages, which are {PAGE_BYTES} bytes here"
+        if slot_bytes < 1 or slot_bytes % UNIT_BYTES:
+            yield f"{said} must have slots of a multiple of {UNIT_BYTES} bytes"
         if slot_bytes <= previous:
             yield f"{said} must have larger slots than the class before it, which has {previous} bytes"
         if count < 1:
             yield f"{said} must have at least one slot"
         previous = max(previous, slot_bytes)
-    if sum(slot_bytes * count for slot_bytes, count in classes) > MAX_BYTES:
+    if sum(slot_bytes * count for slot_bytes, count in in_pages(classes)) > MAX_BYTES:
         yield f"all classes together must be at most {MAX_BYTES} bytes, which is what a process can address"
+
+
+def in_pages(
+    classes: tuple[tuple[int, int], ...], page_bytes: int = PAGE_BYTES
+) -> tuple[tuple[int, int], ...]:
+    """Size classes as a kernel with such pages can have them: slots of whole pages. Those that are the same then are
+    one, with the slots of all."""
+    slots: dict[int, int] = {}
+    for slot_bytes, count in classes:
+        whole = slot_bytes + -slot_bytes % page_bytes
+        slots[whole] = slots.get(whole, 0) + count
+    return tuple(slots.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +128,7 @@ class ArenaConfig:
             (128 << 20, 8),
         ),
         metadata={
-            "help": "size classes as [bytes per slot, slots], ascending, in whole pages",
+            "help": "size classes as [bytes per slot, slots], ascending, in units of 4096; larger pages round up",
             "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
             "check": class_problems,
         },

@@ -13,10 +13,10 @@ from appliance import __version__
 from appliance.domain.device import Device
 from appliance.domain.quantity import bytes_text
 from appliance.process.memory import memory_bytes
+from appliance.process.processors import PROC, this_processor
 from appliance.runtimes.distributions import installed
 
 TOLD_OF: Final = ("numpy", "grpcio", "edge-appliance-native", "tensorrt")
-PROC: Final = Path("/proc")
 
 
 def inventory(proc: Path = PROC) -> Mapping[str, str]:
@@ -28,7 +28,7 @@ def inventory(proc: Path = PROC) -> Mapping[str, str]:
         "kernel": platform.release(),
         "processors": str(os.cpu_count() or 0),
         "memory_bytes": str(memory_bytes()),
-        "processor": _processor(proc),
+        "processor": this_processor(proc),
         "boot": _text(proc / "sys/kernel/random/boot_id"),
         **_system(),
         **dict(_distributions()),
@@ -66,12 +66,6 @@ def _distributions() -> Iterator[tuple[str, str]]:
             yield f"package {name}", version(name)
         except PackageNotFoundError:
             continue
-
-
-def _processor(proc: Path) -> str:
-    """What the first processor calls itself; ARM's do not."""
-    lines = (line.partition(":") for line in _text(proc / "cpuinfo").splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() in {"model name", "Model"}), "")
 
 
 def _text(path: Path) -> str:

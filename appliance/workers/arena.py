@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.workers import PAGE_BYTES, ArenaConfig, class_problems
+from appliance.config.workers import PAGE_BYTES, ArenaConfig, class_problems, in_pages
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.tensor import ALIGNMENT, aligned
 from appliance.workers.memory_object import MemoryObject
@@ -30,11 +30,6 @@ and taken anew cost more than what is copied there. By default 128 MiB: two doze
 KEPT_LEAST_BYTES: Final = 32 << 20
 """Of a small arena they may keep as much as one of the largest requests takes, up to half of it."""
 NO_GROUP: Final = -1
-
-
-def _charge(nbytes: int) -> int:
-    """What a slot for ``nbytes`` is charged: whole pages."""
-    return (nbytes + PAGE_BYTES - 1) & -PAGE_BYTES or PAGE_BYTES
 
 
 def _kept_of(limit_bytes: int) -> int:
@@ -112,10 +107,13 @@ class _SizeClass:
 
 class Arena:
     """Allocator over memory objects of ``size`` bytes; ``own`` is the one that no worker has. Raises ConfigInvalid when
-    the size classes make no sense."""
+    the size classes make no sense. ``page_bytes`` are what memory is given and taken back in."""
 
-    def __init__(self, config: ArenaConfig, kept_bytes: int | None = None) -> None:
+    def __init__(
+        self, config: ArenaConfig, kept_bytes: int | None = None, *, page_bytes: int = PAGE_BYTES
+    ) -> None:
         self._config = config
+        self._page_bytes = page_bytes
         self._kept_bytes = _kept_of(config.memory_limit_bytes) if kept_bytes is None else kept_bytes
         self._classes: list[_SizeClass] = []
         self.size = self._lay_out()
@@ -137,7 +135,7 @@ class Arena:
                 Problem(file="configuration", key="arena.classes", text=text) for text in texts
             )
         position = 0
-        for slot_bytes, count in self._config.classes:
+        for slot_bytes, count in in_pages(self._config.classes, self._page_bytes):
             self._classes.append(_SizeClass(position, slot_bytes, count))
             position += slot_bytes * count
         return position
@@ -196,7 +194,7 @@ class Arena:
 
         A slot is charged, and may be used, for ``nbytes`` rounded up to whole pages.
         """
-        charge = _charge(nbytes)
+        charge = self._charge(nbytes)
         level = self._level_for(charge)
         if level is not None:
             return self._take(level, self._classes[level], charge, memory)
@@ -205,7 +203,11 @@ class Arena:
 
     def has_room(self, nbytes: int) -> bool:
         """Whether ``allocate`` would give such a slot now."""
-        return self._level_for(_charge(nbytes)) is not None
+        return self._level_for(self._charge(nbytes)) is not None
+
+    def _charge(self, nbytes: int) -> int:
+        """What a slot for ``nbytes`` is charged: whole pages."""
+        return (nbytes + self._page_bytes - 1) & -self._page_bytes or self._page_bytes
 
     def _level_for(self, charge: int) -> int | None:
         if self._allocated + charge <= self._config.memory_limit_bytes:
@@ -227,7 +229,7 @@ class Arena:
 
     def slots_for(self, nbytes: int) -> int:
         """How many slots there are of the smallest size that holds ``nbytes``; 0 when none does."""
-        return next((count for size, count in self._config.classes if size >= nbytes), 0)
+        return next((each.count for each in self._classes if each.slot_bytes >= nbytes), 0)
 
     def move(self, slot: Slot, memory: MemoryObject, nbytes: int) -> None:
         """Have a slot be in ``memory`` from now on, with what its first ``nbytes`` bytes are."""

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from appliance.config import loading
+from packages.processor import ARCHITECTURES, architecture
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 
 ROLES = sorted(path.name for path in (ROOT / "ansible/roles").iterdir())
@@ -162,6 +163,43 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansib
     }
     said = refused(ansible, tmp_path, "appliance", wrong)
     assert [name for name in wrong if f"- {name}: " not in said and f"- {name}, " not in said] == [], said
+
+
+@needs_ansible
+@pytest.mark.parametrize("role", ["appliance", "controller"])
+def test_the_package_for_another_processor_is_refused(ansible: Ansible, tmp_path: Path, role: str) -> None:
+    """With all else that is wrong; the one for this machine is none of it."""
+    (foreign,) = set(ARCHITECTURES.values()) - {architecture()}
+    for each in (foreign, architecture()):
+        (tmp_path / f"edge-appliance_1_{each}.deb").touch()
+    package = f"{tmp_path}/edge-appliance_1_{foreign}.deb"
+    wrong = {f"{role}_package": package, f"{role}_min_free_bytes": 1}
+    if role == "controller":
+        wrong |= {"controller_url": "https://here:8443", "controller_min_free_bytes": 1 << 60}
+    said = refused(ansible, tmp_path, role, wrong)
+    assert f"- {role}_package: edge-appliance_1_{foreign}.deb is for another processor" in said
+    assert f"this host is {architecture()}; appliance_architecture in its name" in said
+    assert f"- {role}_min_free_bytes: " in said
+
+    own = package.replace(f"_{foreign}.deb", "_{{ appliance_architecture }}.deb")
+    if role == "appliance":
+        said = refused(ansible, tmp_path, role, {**wrong, f"{role}_package": own})
+        assert f"{role}_package" not in said, said
+
+
+@needs_ansible
+def test_the_add_on_for_a_gpu_is_refused_where_it_cannot_run(ansible: Ansible, tmp_path: Path) -> None:
+    (package := tmp_path / "edge-appliance-cuda_1_amd64.deb").touch()
+    wrong = {
+        "appliance_cuda_package": str(package),
+        "appliance_architecture": "arm64",
+        "appliance_min_free_bytes": 1,
+    }
+    said = refused(ansible, tmp_path, "appliance", wrong)
+    assert (
+        "- appliance_cuda_package: edge-appliance-cuda_1_amd64.deb is for another processor, this host is arm64"
+        in said
+    )
 
 
 @needs_ansible

@@ -36,7 +36,10 @@ CANNOT_SERVE = {
     ),
     'metrics.addresses = ["systemd"]': ("metrics.addresses", "'systemd' is not host:port"),
     "arena.classes = []": ("arena.classes", "at least one size class"),
-    "arena.classes = [[100, 5]]": ("arena.classes", "class [100, 5] must have slots of whole pages"),
+    "arena.classes = [[100, 5]]": (
+        "arena.classes",
+        "class [100, 5] must have slots of a multiple of 4096 bytes",
+    ),
     "arena.classes = [[1048576, 9], [65536, 2]]": (
         "arena.classes",
         "class [65536, 2] must have larger slots than the class before it, which has 1048576 bytes",

@@ -61,7 +61,9 @@ LOAD: Final = (Path(__file__).parent / "load.py").read_text()
 
 
 class Machine:
-    """A running one; ``do`` runs a command in it and gives what it prints."""
+    """A running one; ``do`` runs a command in it and gives what it prints, within ``limit_s``."""
+
+    limit_s = 300.0
 
     def __init__(self, root: Path, group: Path) -> None:
         self._group = group
@@ -89,7 +91,7 @@ class Machine:
 
     def do(self, *command: str, check: bool = True) -> str:
         done = subprocess.run(
-            [*self.enter, *command], capture_output=True, text=True, timeout=300, check=False
+            [*self.enter, *command], capture_output=True, text=True, timeout=self.limit_s, check=False
         )
         if check and done.returncode != 0:
             raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{self._journal()}")
@@ -124,7 +126,7 @@ class Machine:
         return self.do("journalctl", "--no-pager", "-n", "40", "-o", "cat", "-u", "appliance", check=False)
 
 
-def until(what: str, holds: Callable[[], object], within_s: float = 120.0) -> None:
+def until(what: str, holds: Callable[[], object], within_s: float = 600.0) -> None:
     """Wait until it holds."""
     end = time.monotonic() + within_s
     while not holds():
@@ -149,7 +151,7 @@ def machine(
         for each, source in {"package.deb": package, **files}.items():
             shutil.copy(source, root / "srv" / each)
         (root / "srv/load.py").write_text(LOAD)
-        _pack(root / "srv")
+        pack(root / "srv")
         group.mkdir()
         running = Machine(root, group)
         try:
@@ -176,15 +178,21 @@ def tree(further: tuple[str, ...]) -> Path:
     return path
 
 
-def _pack(folder: Path) -> None:
-    """The digits as a signed package, and the key of its maker."""
+def pack(folder: Path, *versions: str) -> None:
+    """The digits as signed packages, and the key of their maker: digits.model is version 2, digits-N.model each further
+    of the ``versions``."""
     command = str(Path(sys.executable).parent / "appliance")
-    key, source = str(folder / "maker.key"), str(ROOT / "models/digits")
-    for words in (
-        ("keygen", key),
-        ("pack", source, "--version", "2", "--key", key, "--no-proof", "-o", str(folder / "digits.model")),
-    ):
-        subprocess.run([command, "model", *words], check=True, capture_output=True)
+    key = str(folder / "maker.key")
+    subprocess.run([command, "model", "keygen", key], check=True, capture_output=True)
+    with tempfile.TemporaryDirectory(prefix="digits-") as place:
+        source = Path(place) / "digits"
+        shutil.copytree(ROOT / "models/digits", source)
+        for version in ("2", *versions):
+            if version != "2":
+                shutil.copytree(source / "2", source / version)
+            made = folder / ("digits.model" if version == "2" else f"digits-{version}.model")
+            words = (str(source), "--version", version, "--key", key, "--no-proof", "-o", str(made))
+            subprocess.run([command, "model", "pack", *words], check=True, capture_output=True)
 
 
 def is_installed_and_answers(box: Machine) -> None:

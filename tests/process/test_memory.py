@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -132,9 +134,16 @@ def test_copies_in_the_place_of_what_was_mapped_twice_are_its_own() -> None:
     assert box.look() == [7 * MOVED_BYTES]
 
 
-def test_what_a_process_maps_twice_is_shared_only_as_long(tmp_path: Path) -> None:
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder that is in no tmpfs, as that for tests may be: the kernel counts its files as shared memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def test_what_a_process_maps_twice_is_shared_only_as_long(on_disk: Path) -> None:
     """A session that is made while another of the same file is there: the kernel counts those pages as shared."""
-    path = tmp_path / "weights"
+    path = on_disk / "weights"
     path.write_bytes(os.urandom(4 * MOVED_BYTES))
     clock = iter(range(10 * SECOND, 1000 * SECOND, 2 * SECOND))
     samples = MemorySamples(lambda: next(clock))

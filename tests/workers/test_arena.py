@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.config.workers import ArenaConfig
+from appliance.config.workers import ArenaConfig, class_problems, in_pages
 from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, Slot
 from appliance.workers.memory_object import MemoryObject
 
 KIB, MIB = 1 << 10, 1 << 20
-CONFIG = ArenaConfig(classes=((4 * KIB, 4), (64 * KIB, 3), (MIB, 3)), memory_limit_bytes=2 * MIB + 512 * KIB)
+K, M = mmap.PAGESIZE // 4, mmap.PAGESIZE << 8
+"""The same where pages have 4 KiB; elsewhere classes grow with the pages."""
+CONFIG = ArenaConfig(classes=((4 * K, 4), (64 * K, 3), (M, 3)), memory_limit_bytes=2 * M + 512 * K)
 
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    made = Arena(CONFIG, kept_bytes=MIB)
+    made = Arena(CONFIG, kept_bytes=M)
     yield made
     made.check_integrity()
     made.close()
@@ -34,6 +36,30 @@ def take(arena: Arena, nbytes: int, memory: MemoryObject | None = None) -> Slot:
     return slot
 
 
+@pytest.mark.parametrize("page", [each for each in (16 * KIB, 64 * KIB) if each % mmap.PAGESIZE == 0])
+def test_a_kernel_with_larger_pages_takes_the_same_configuration(page: int) -> None:
+    """As those for 64-bit ARM have."""
+    config = ArenaConfig(classes=((4 * KIB, 4), (64 * KIB, 3), (MIB, 3)), memory_limit_bytes=2 * MIB)
+    assert not list(class_problems(config.classes))
+    arena = Arena(config, kept_bytes=MIB, page_bytes=page)
+    assert arena.size == sum(size * count for size, count in in_pages(config.classes, page))
+    slots = [take(arena, nbytes) for nbytes in (1, 4 * KIB, 4 * KIB + 1, 64 * KIB, 600 * KIB)]
+    assert all(slot.offset % page == slot.size % page == 0 for slot in slots)
+    assert arena.statistics().allocated_bytes == 3 * page + 64 * KIB + -(-600 * KIB // page) * page
+    for slot in slots:
+        slot.view(slot.size)[:] = b"x" * slot.size
+        arena.free(slot)
+    arena.check_integrity()
+    arena.close()
+
+
+def test_classes_that_large_pages_make_the_same_are_one() -> None:
+    classes = ((4 * KIB, 8), (8 * KIB, 4), (20 * KIB, 2), (64 * KIB, 1))
+    assert in_pages(classes, 4 * KIB) == classes
+    assert in_pages(classes, 16 * KIB) == ((16 * KIB, 12), (32 * KIB, 2), (64 * KIB, 1))
+    assert in_pages(classes, 64 * KIB) == ((64 * KIB, 15),)
+
+
 def resident_bytes(memory: MemoryObject) -> int:
     """Memory that the object really takes."""
     return os.fstat(memory.fd).st_blocks * 512
@@ -42,12 +68,12 @@ def resident_bytes(memory: MemoryObject) -> int:
 @pytest.mark.parametrize(
     ("nbytes", "size", "used"),
     [
-        (0, 4 * KIB, (1, 0, 0)),
-        (1, 4 * KIB, (1, 0, 0)),
-        (4 * KIB, 4 * KIB, (1, 0, 0)),
-        (4 * KIB + 1, 8 * KIB, (0, 1, 0)),
-        (64 * KIB, 64 * KIB, (0, 1, 0)),
-        (600 * KIB, 600 * KIB, (0, 0, 1)),
+        (0, 4 * K, (1, 0, 0)),
+        (1, 4 * K, (1, 0, 0)),
+        (4 * K, 4 * K, (1, 0, 0)),
+        (4 * K + 1, 8 * K, (0, 1, 0)),
+        (64 * K, 64 * K, (0, 1, 0)),
+        (600 * K, 600 * K, (0, 0, 1)),
     ],
 )
 def test_the_smallest_class_that_fits(arena: Arena, nbytes: int, size: int, used: tuple[int, ...]) -> None:
@@ -67,10 +93,10 @@ def test_an_exhausted_class_borrows_from_the_next(arena: Arena) -> None:
 
 
 def test_nothing_fits(arena: Arena) -> None:
-    assert arena.allocate(MIB + 1, arena.own) is None
-    slots = [take(arena, MIB), take(arena, MIB)]
-    assert arena.allocate(MIB, arena.own) is None, "the limit leaves 512 KiB"
-    slots.append(take(arena, 500 * KIB))
+    assert arena.allocate(M + 1, arena.own) is None
+    slots = [take(arena, M), take(arena, M)]
+    assert arena.allocate(M, arena.own) is None, "the limit leaves 512 KiB"
+    slots.append(take(arena, 500 * K))
     assert arena.statistics().exhausted == 2
     for slot in slots:
         arena.free(slot)
@@ -102,44 +128,44 @@ def test_views_are_the_memory_behind_the_descriptor(arena: Arena) -> None:
 
 
 def test_an_untouched_arena_takes_no_memory(arena: Arena) -> None:
-    assert arena.size == 4 * 4 * KIB + 3 * 64 * KIB + 3 * MIB
+    assert arena.size == 4 * 4 * K + 3 * 64 * K + 3 * M
     assert resident_bytes(arena.own) == 0
 
 
 def test_memory_goes_back_after_a_burst(arena: Arena) -> None:
-    slots = [take(arena, MIB), take(arena, MIB)]
+    slots = [take(arena, M), take(arena, M)]
     for slot in slots:
-        slot.view(MIB)[:] = b"\x01" * MIB
-    assert resident_bytes(arena.own) == 2 * MIB
+        slot.view(M)[:] = b"\x01" * M
+    assert resident_bytes(arena.own) == 2 * M
     for slot in slots:
         arena.free(slot)
-    assert resident_bytes(arena.own) == MIB
-    assert arena.statistics().idle_kept_bytes == MIB
-    again = take(arena, MIB)
+    assert resident_bytes(arena.own) == M
+    assert arena.statistics().idle_kept_bytes == M
+    again = take(arena, M)
     assert again is slots[1], "the slot that still has its pages comes first"
-    assert again.view(MIB) == b"\x01" * MIB
+    assert again.view(M) == b"\x01" * M
     arena.free(again)
 
 
 def test_what_was_used_last_keeps_its_pages_whoever_used_it(arena: Arena) -> None:
     first, second = arena.attach(1, 7), arena.attach(2, 8)
     for memory in (first, second):
-        slot = take(arena, MIB, memory)
-        slot.view(MIB)[:] = b"x" * MIB
+        slot = take(arena, M, memory)
+        slot.view(M)[:] = b"x" * M
         arena.free(slot)
-    assert (resident_bytes(first), resident_bytes(second)) == (0, MIB), (
+    assert (resident_bytes(first), resident_bytes(second)) == (0, M), (
         "a group that is idle left nothing to the other"
     )
-    assert arena.statistics().idle_kept_bytes == MIB
+    assert arena.statistics().idle_kept_bytes == M
 
 
 def test_a_slot_that_had_more_pages_counts_all_of_them(arena: Arena) -> None:
     memory = arena.attach(1, 7)
-    for nbytes in (MIB, 100 * KIB):
+    for nbytes in (M, 100 * K):
         slot = take(arena, nbytes, memory)
         slot.view(nbytes)[:] = b"x" * nbytes
         arena.free(slot)
-    assert arena.statistics().idle_kept_bytes == resident_bytes(memory) == MIB
+    assert arena.statistics().idle_kept_bytes == resident_bytes(memory) == M
 
 
 @pytest.mark.parametrize(
@@ -191,29 +217,29 @@ def test_workers_of_a_group_have_one_object_and_others_another(arena: Arena) -> 
 def test_a_slot_has_pages_in_one_object_at_a_time(arena: Arena) -> None:
     """Whatever the groups: nobody sees what another has left, and all together take no more than one would."""
     mine, other = arena.attach(1, 7), arena.attach(2, 8)
-    slots = [take(arena, 4 * KIB, mine) for _ in range(4)]
+    slots = [take(arena, 4 * K, mine) for _ in range(4)]
     for slot in slots:
-        slot.view(4 * KIB)[:] = b"\x01" * 4 * KIB
+        slot.view(4 * K)[:] = b"\x01" * 4 * K
         arena.free(slot)
-    assert resident_bytes(mine) == 16 * KIB
-    theirs = take(arena, 4 * KIB, other)
+    assert resident_bytes(mine) == 16 * K
+    theirs = take(arena, 4 * K, other)
     assert theirs in slots, "there is none that was never used"
-    assert theirs.view(4 * KIB) == bytes(4 * KIB)
-    assert resident_bytes(mine) == 12 * KIB
-    assert take(arena, 4 * KIB, mine).view(4 * KIB) == b"\x01" * 4 * KIB
+    assert theirs.view(4 * K) == bytes(4 * K)
+    assert resident_bytes(mine) == 12 * K
+    assert take(arena, 4 * K, mine).view(4 * K) == b"\x01" * 4 * K
     arena.check_integrity()
 
 
 def test_a_slot_moves_with_what_is_in_it_also_where_nothing_is_free(arena: Arena) -> None:
     mine, other = arena.attach(1, 7), arena.attach(2, 8)
-    slots = [take(arena, 4 * KIB, mine) for _ in range(4)]
-    view = slots[2].view(4 * KIB)
-    view[:] = b"\x01" * 4 * KIB
+    slots = [take(arena, 4 * K, mine) for _ in range(4)]
+    view = slots[2].view(4 * K)
+    view[:] = b"\x01" * 4 * K
     before = slots[2].offset
     arena.move(slots[2], other, 100)
-    assert view == bytes(4 * KIB), "nothing is left where it was"
+    assert view == bytes(4 * K), "nothing is left where it was"
     assert (slots[2].memory, slots[2].offset) == (other, before)
-    assert slots[2].view(4 * KIB) == b"\x01" * 100 + bytes(4 * KIB - 100)
+    assert slots[2].view(4 * K) == b"\x01" * 100 + bytes(4 * K - 100)
     arena.check_integrity()
 
 
@@ -228,9 +254,9 @@ def is_closed(memory: MemoryObject) -> bool:
 def test_an_object_goes_with_the_last_worker_and_the_last_slot(arena: Arena) -> None:
     mine = arena.attach(1, 7)
     arena.attach(2, 7)
-    used, waiting, idle = (take(arena, 64 * KIB, mine) for _ in range(3))
+    used, waiting, idle = (take(arena, 64 * K, mine) for _ in range(3))
     arena.free(idle)
-    assert arena.statistics().idle_kept_bytes == 64 * KIB
+    assert arena.statistics().idle_kept_bytes == 64 * K
     arena.detach(1)
     assert arena.of_group(7) is mine
     arena.detach(2)
@@ -251,11 +277,11 @@ def test_an_object_goes_with_the_last_worker_and_the_last_slot(arena: Arena) -> 
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2 * MIB), st.integers(0, 7), st.integers(0, 3)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 2 * M), st.integers(0, 7), st.integers(0, 3)), max_size=60))
 def test_any_order_of_taking_moving_and_freeing(steps: list[tuple[int, int, int]]) -> None:
     """Slots never overlap, never lose what was written, and all come back, whatever group they are for and whether it
     has a worker."""
-    arena = Arena(CONFIG, kept_bytes=MIB)
+    arena = Arena(CONFIG, kept_bytes=M)
     taken: list[tuple[Slot, bytes]] = []
     for number, (nbytes, victim, group) in enumerate(steps):
         if number % 5 == 4:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.config.engine import EngineConfig
+from appliance.config.workers import in_pages
 from appliance.core.scheduling import actions, events
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
@@ -99,7 +100,7 @@ class Leases:
         """Slots for the front end, which keeps them: as many as are wanted, within its share of the arena."""
         left = self._arena.statistics().limit_bytes // STOCK_SHARE
         stock = []
-        for size, wanted in self._config.lease_slots:
+        for size, wanted in in_pages(self._config.lease_slots):
             slots = [
                 self._arena.allocate(size, self._arena.own)
                 for _ in range(min(wanted, left // size, self._arena.slots_for(size) // SLOT_SHARE))

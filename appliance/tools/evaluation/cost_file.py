@@ -15,10 +15,8 @@ from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.manifest import Measured
 from appliance.domain.model import ModelVersion
 from appliance.package.conformity import RUNTIME, installed_release
+from appliance.process.processors import this_processor
 from appliance.tools.evaluation.jobs import Measurement
-
-CPU_FILE = Path("/proc/cpuinfo")
-CPU_KEY = "model name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,12 @@ def benched(version: ModelVersion, found: Measurement, threads: int) -> Benched:
 def place_text(threads: int, accelerator: str = "") -> str:
     """This machine in words: its processor, on so many threads, its ``accelerator`` where one is used, the runtime."""
     runtime = f"{RUNTIME} {installed_release()}".strip()
-    parts = (_processor(), f"{threads} thread{'s' * (threads > 1)}", accelerator, runtime)
+    parts = (
+        this_processor() or platform.machine(),
+        f"{threads} thread{'s' * (threads > 1)}",
+        accelerator,
+        runtime,
+    )
     return ", ".join(filter(None, parts))
 
 
@@ -79,13 +82,3 @@ def read_cost(file: Path) -> Measured:
         p50_ns=speed.p50_ns,
         p99_ns=speed.p99_ns,
     )
-
-
-def _processor() -> str:
-    """What this machine calls its processors."""
-    try:
-        lines = CPU_FILE.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in named if key.strip() == CPU_KEY), platform.machine())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,5 +25,5 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def regions(folder: Path) -> Regions:
-    config = SharedMemoryConfig(max_bytes=4 * 4096)
+    config = SharedMemoryConfig(max_bytes=4 * mmap.PAGESIZE)
     return Regions(config, frozenset({ME, OTHER}), folder=str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import signal
 from contextlib import suppress
@@ -231,14 +232,15 @@ def test_a_region_in_use_stays_open_and_counts_until_it_is_not(
 
 
 def test_bytes_have_a_bound_for_each_user(regions: Regions, folder: Path) -> None:
-    os.truncate(folder / "mine", 5 * 4096)
-    regions.register(ME, mine("a", nbytes=3 * 4096))
+    page = mmap.PAGESIZE
+    os.truncate(folder / "mine", 5 * page)
+    regions.register(ME, mine("a", nbytes=3 * page))
     with pytest.raises(
-        RegionsFull, match=r"has 12288 bytes open, and shared_memory.max_bytes allows 16384"
+        RegionsFull, match=f"has {3 * page} bytes open, and shared_memory.max_bytes allows {4 * page}"
     ) as full:
-        regions.register(ME, mine("b", nbytes=2 * 4096))
+        regions.register(ME, mine("b", nbytes=2 * page))
     assert full.value.retry_after_ns < 0
-    regions.register(ME, mine("b", nbytes=4096))
+    regions.register(ME, mine("b", nbytes=page))
 
 
 def test_what_cannot_be_registered_leaves_nothing_open(regions: Regions, folder: Path) -> None:

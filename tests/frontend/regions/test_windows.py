@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import os
 import threading
 from contextlib import suppress
@@ -83,16 +84,16 @@ async def test_a_file_that_shrinks_after_it_was_looked_at_is_an_error_too(
     regions: Regions, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where touching what is mapped would end the process."""
-    os.truncate(folder / "mine", 2 * 4096)
-    regions.register(ME, mine(nbytes=2 * 4096))
-    window = regions.window(ME, "output", "y", part(2 * 4096))
+    os.truncate(folder / "mine", 2 * mmap.PAGESIZE)
+    regions.register(ME, mine(nbytes=2 * mmap.PAGESIZE))
+    window = regions.window(ME, "output", "y", part(2 * mmap.PAGESIZE))
     await Answering([output(bytes(8))]).put({"y": window})
     found = os.stat(folder / "mine")
-    for left in (4096, 0):
+    for left in (mmap.PAGESIZE, 0):
         os.truncate(folder / "mine", left)
         monkeypatch.setattr(os, "fstat", lambda _: found)
         with pytest.raises(InvalidRequest, match="'r' cannot be written: Bad address; it has shrunk, or"):
-            await Answering([output(bytes(2 * 4096))]).put({"y": window})
+            await Answering([output(bytes(2 * mmap.PAGESIZE))]).put({"y": window})
         monkeypatch.undo()
 
 

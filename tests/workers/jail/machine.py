@@ -37,13 +37,15 @@ OPTIONS: Final = (
 LIMIT_S: Final = 600
 
 
-def archive(paths: list[str]) -> bytes:
-    """An archive of these files where they are, links followed, as the kernel unpacks it into memory."""
-    folders = sorted({str(folder) for path in paths for folder in Path(path).parents if folder.name})
+def archive(paths: list[str], below: Path = Path("/")) -> bytes:
+    """An archive of these files where they are in the folder ``below``, links followed, as the kernel unpacks it into
+    memory."""
+    names = {str(Path(path).relative_to(below)): path for path in map(os.path.abspath, paths)}
+    folders = sorted({str(folder) for name in names for folder in Path(name).parents if folder.name})
     return b"".join(
         (
             *(_entry(folder, stat.S_IFDIR | 0o755, b"") for folder in folders),
-            *(_entry(path, stat.S_IFREG | 0o755, Path(path).read_bytes()) for path in paths),
+            *(_entry(name, stat.S_IFREG | 0o755, Path(path).read_bytes()) for name, path in names.items()),
             _entry("TRAILER!!!", 0, b""),
         )
     )
@@ -51,7 +53,7 @@ def archive(paths: list[str]) -> bytes:
 
 def _entry(path: str, mode: int, data: bytes) -> bytes:
     """The format is that of `cpio -H newc`: numbers in hexadecimal, everything aligned to four bytes."""
-    name = os.fsencode(path.lstrip("/")) + b"\0"
+    name = os.fsencode(path) + b"\0"
     numbers = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name), 0)
     header = b"070701" + b"".join(b"%08X" % number for number in numbers) + name
     return b"".join(part + bytes(-len(part) % 4) for part in (header, data))
