@@ -89,11 +89,13 @@ class Comparisons:
         self._store = store
 
     def compare(self, question: Question, now_ms: int) -> Comparison:
-        """The answer. Raises Unknown where no device told anything of the model, and OperatorError."""
+        """The answer. Raises Unknown where no device told anything of the model, or has the names
+        that were given, and OperatorError."""
         with self._store.look() as rows:
-            devices = [
-                row for row in rows.all(tables.devices, *COLUMNS, **_key(question)) if row.state != REVOKED
-            ]
+            named = rows.all(tables.devices, *COLUMNS, **_key(question))
+            if not named and (question.device or question.group):
+                raise _nobody(question)
+            devices = [row for row in named if row.state != REVOKED]
             wished, lost = wished_in(rows), rows.lost(FIGURES, question.since_ms)
             mine = _Done(rows, question, question.model)
             other_model = question.against_model or question.model
@@ -123,6 +125,14 @@ class Comparisons:
 def _key(question: Question) -> dict[str, str]:
     named = {"name": question.device, "in_group": question.group}
     return {column: value for column, value in named.items() if value}
+
+
+def _nobody(question: Question) -> Unknown:
+    """What is wrong where no device has the names that were given."""
+    if not question.device:
+        return Unknown(f"no device is in the group '{question.group}'")
+    where = f" in the group '{question.group}'" if question.group else ""
+    return Unknown(f"there is no device '{question.device}'{where}")
 
 
 def _newest(done: _Done) -> int:

@@ -22,6 +22,8 @@ from appliance.domain.manifest import is_name
 SPAN: Final = re.compile(r"([0-9]{1,5})([hd])")
 UNITS_MS: Final = {"h": 3_600_000, "d": 86_400_000}
 LEAST: Final = 100
+ALL: Final = 100.0
+"""Of 100 sites, where it is not said on how many."""
 TIMEOUT_S: Final = 120.0
 """A large fleet is added up while who asks waits."""
 VERDICTS: Final = {"met": Exit.OK, "missed": Exit.STOPPED}
@@ -70,7 +72,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--failed-percent", metavar="P", type=_percent, help="at most P of 100 requests are not answered"
     )
     demand.add_argument(
-        "--on", metavar="PERCENT", type=_share, default=100.0, help="on so many of 100 sites (default: 100)"
+        "--on",
+        metavar="PERCENT",
+        type=_share,
+        help="on so many of 100 sites, with one of these (default: 100)",
     )
     parser.add_argument(
         "--page", metavar="FILE", type=Path, help="write a page with a chart, to be shown to others"
@@ -79,13 +84,14 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from appliance.fleet.comparison import is_comparison
+    from appliance.fleet.comparison import is_comparison, judged_as_told
 
+    demand = _demand(arguments)
     controller = Controller(read_profile(), TIMEOUT_S)
     found = controller.get(_path(arguments), **_query(arguments))
     if not is_comparison(found):
         raise controller.stranger()
-    judgement = _judged(arguments, found)
+    judgement = judged_as_told(found["sites"], demand, arguments.least) if demand is not None else None
     if arguments.page is not None:
         from appliance.cli.fleet.compare_page import page
 
@@ -137,15 +143,18 @@ def _version(text: str) -> int:
         raise CommandFailed(str(error)) from error
 
 
-def _judged(arguments: argparse.Namespace, found: Any) -> Any:
-    """What comes of what is demanded; None: nothing is."""
-    from appliance.fleet.comparison import Demand, judged_as_told
+def _demand(arguments: argparse.Namespace) -> Any:
+    """What is demanded; None: nothing is. Raises CommandFailed."""
+    from appliance.fleet.comparison import Demand
 
     asked = arguments.p99_ratio, arguments.run_ratio, arguments.failed_percent
-    if asked == (None, None, None):
-        return None
-    demand = Demand(*asked, arguments.on)
-    return judged_as_told(found["sites"], demand, arguments.least)
+    if asked != (None, None, None):
+        return Demand(*asked, ALL if arguments.on is None else arguments.on)
+    if arguments.on is not None:
+        raise CommandFailed(
+            "--on says on how many sites, but not what: add --p99-ratio, --run-ratio or --failed-percent"
+        )
+    return None
 
 
 def _span_ms(text: str) -> int:

@@ -69,9 +69,20 @@ def notes_of(found: Any) -> list[str]:
             f"{found['p99_ratio']:.2f} times that of {_against(found)} (median of sites), {found['worst_ratio']:.2f} "
             f"at worst; {', '.join(_ratios(found))}"
         )
-    elif found["against"]:
-        said.append(f"no site has {found['least']:,} answers of both versions, so none is compared")
+    else:
+        said.append(_uncompared(found))
     return said
+
+
+def _uncompared(found: Any) -> str:
+    """Why no site is compared: what to wait for is another thing each time."""
+    if not found["against"]:
+        model = found["against_model"]
+        which = "another version" if model == found["model"] else "a version"
+        return f"not compared: no site has told of requests for {which} of '{model}' in that time"
+    if not found["old"]:
+        return f"not compared: none of these sites has told of {_against(found)} in that time"
+    return f"not compared: no site has {found['least']:,} answers of both versions"
 
 
 def _of_one_site(found: Any) -> Iterator[str]:

@@ -293,3 +293,38 @@ def test_what_nobody_can_answer_is_refused_in_one_line(
     for query in ("device=A/B", "against_model=..", "since_ms=x"):
         person.get(f"/comparisons/m?{query}")
         assert person.status == 400
+
+
+def test_a_name_that_is_none_is_told_as_that(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    two_versions(desk, new_box, "a", FAST)
+    for words, said in (
+        (("m=2", "--group", "none"), "no device is in the group 'none'\n"),
+        (("m", "--device", "none"), "there is no device 'none'\n"),
+        (("m", "--device", "a", "--group", "none"), "there is no device 'a' in the group 'none'\n"),
+    ):
+        status, _, err = fleet("compare", *words)
+        assert status == Exit.REFUSED
+        assert err.endswith(f": {said}")
+
+
+def test_where_no_site_is_compared_it_is_said_what_is_missing(
+    fleet: Fleet, desk: Desk, new_box: NewBox, tmp_path: Path
+) -> None:
+    did(desk, new_box("a"), minute(desk.now_ms, FAST, 2))
+    page = tmp_path / "page.html"
+    for words, said in (
+        ((), "not compared: no site has told of requests for another version of 'm' in that time"),
+        (("--against", "n="), "not compared: no site has told of requests for a version of 'n' in that time"),
+        (("--against", "9"), "not compared: none of these sites has told of m/9 in that time"),
+    ):
+        status, out, _ = fleet("compare", "m=2", *words, "--page", str(page))
+        assert status == Exit.OK
+        assert said in out
+        assert said in page.read_text().replace("&#x27;", "'")
+
+
+def test_on_how_many_sites_is_no_demand_by_itself(fleet: Fleet, desk: Desk, new_box: NewBox) -> None:
+    two_versions(desk, new_box, "a", SLOW)
+    status, out, err = fleet("compare", "m", "--on", "95")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "--on says on how many sites, but not what: add --p99-ratio" in err
