@@ -37,7 +37,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="[MODEL=]VERSION",
         default="",
-        help="another version, also of a model that had another name (default: the next lower one that answered)",
+        help="another version, also of a model that had another name (default: the next lower one that answered, "
+        "else the next higher one)",
     )
     parser.add_argument("--group", metavar="NAME", default="", help="only devices of this group")
     parser.add_argument("--device", metavar="NAME", default="", help="only this one")
