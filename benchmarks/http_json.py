@@ -16,7 +16,7 @@ from benchmarks.plan import Bench, model_directory, ready_server
 from benchmarks.process import cpu_seconds, descendants
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import Running, Server, ServerFailed
+from benchmarks.servers import Running, Server
 
 SEED = 7
 WARM_UP_S = 0.5
@@ -39,13 +39,9 @@ class HttpJson:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure and judge."""
         samples = Samples()
-        for number in range(bench.rounds):
-            for server in bench.available((self.subject, self.peer), samples):
-                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
-                try:
-                    self._measure(bench, server, samples)
-                except (ServerFailed, OSError) as problem:
-                    samples.errors.append(f"{server.name}: {problem}")
+        bench.in_turns(
+            (self.subject, self.peer), samples, lambda server, number: self._measure(bench, server, samples)
+        )
         return samples, tuple(self._verdict(samples, rows) for rows in self.rows)
 
     def _verdict(self, samples: Samples, rows: int) -> Verdict:

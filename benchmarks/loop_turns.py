@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.plan import Bench, model_directory, ready_server
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import Running, ServerFailed
+from benchmarks.servers import Running, Server
 
 FLOATS, STRINGS = "identity_fp32", "identity_bytes"
 ELEMENTS = 1_000_000
@@ -32,17 +32,7 @@ class LoopTurns:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure and judge."""
         samples = Samples()
-        for number in range(bench.rounds):
-            for server in bench.available(self.subjects, samples):
-                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
-                try:
-                    with (
-                        model_directory((FLOATS, STRINGS)) as (models, names),
-                        ready_server(bench, server, models, names) as instance,
-                    ):
-                        _measure(instance, samples)
-                except (ServerFailed, OSError) as problem:
-                    samples.errors.append(f"{server.name}: {problem}")
+        bench.in_turns(self.subjects, samples, lambda server, number: _started(bench, server, samples))
         return samples, tuple(
             Verdict(
                 target=f"longest wait for health with {name}",
@@ -53,6 +43,14 @@ class LoopTurns:
             )
             for name in self.subjects
         )
+
+
+def _started(bench: Bench, server: Server, samples: Samples) -> None:
+    with (
+        model_directory((FLOATS, STRINGS)) as (models, names),
+        ready_server(bench, server, models, names) as instance,
+    ):
+        _measure(instance, samples)
 
 
 def _measure(instance: Running, samples: Samples) -> None:

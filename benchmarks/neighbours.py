@@ -12,7 +12,7 @@ from benchmarks.models import model_file
 from benchmarks.plan import Bench, model_directory, ready_server
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import Running, Server, ServerFailed
+from benchmarks.servers import Running, Server
 
 ALONE = "alone"
 LEAD_S = 0.5
@@ -35,13 +35,11 @@ class Neighbours:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure and judge."""
         samples = Samples()
-        for number in range(bench.rounds):
-            for server in bench.available((self.subject, self.peer), samples):
-                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
-                try:
-                    self._measure(bench, server, number, samples)
-                except (ServerFailed, LoadFailed) as problem:
-                    samples.errors.append(f"{server.name}: {problem}")
+        bench.in_turns(
+            (self.subject, self.peer),
+            samples,
+            lambda server, number: self._measure(bench, server, number, samples),
+        )
         return samples, tuple(
             self._verdict(samples, other, metric) for other in self.others for metric in ("p50", "p99")
         )

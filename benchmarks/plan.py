@@ -1,17 +1,18 @@
 """What a case may look at: how thorough to be, which servers to run, where to write a model directory."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.clients import LoadFailed
 from benchmarks.models import lay_out
 from benchmarks.payload import RequestWriter
 from benchmarks.samples import Samples
-from benchmarks.servers import SERVERS, Running, Server, running, wait_models_ready
+from benchmarks.servers import SERVERS, Running, Server, ServerFailed, running, wait_models_ready
 
 READY_TIMEOUT_S = 90.0
 SMOKE_SECONDS = 2.0
@@ -43,6 +44,16 @@ class Bench:
             chosen.append(SERVERS[name])
         return chosen
 
+    def in_turns(
+        self, names: tuple[str, ...], samples: Samples, measure: Callable[[Server, int], None]
+    ) -> None:
+        """Have each of the servers that can run here measured once a round. ``measure`` gets the round's number too."""
+        for number in range(self.rounds):
+            for server in self.available(names, samples):
+                self.say(f"round {number + 1} of {self.rounds}: {server.name}")
+                with collecting_failures(server.name, samples):
+                    measure(server, number)
+
     def at_length(self, seconds: float) -> float:
         """The length of a part that has to be longer than the others."""
         return min(seconds, SMOKE_SECONDS) if self.smoke else seconds
@@ -50,6 +61,15 @@ class Bench:
     def say(self, text: str) -> None:
         """A line of progress."""
         self.console.print(f"  [dim]{text}[/]")
+
+
+@contextmanager
+def collecting_failures(name: str, samples: Samples) -> Iterator[None]:
+    """Turn a server's or a generator's failure into an error of the case."""
+    try:
+        yield
+    except (ServerFailed, LoadFailed, OSError) as problem:
+        samples.errors.append(f"{name}: {problem}")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from appliance.cli.main import main
 from benchmarks.cache import ROOT, cache_directory
 from benchmarks.load import INFER
 from benchmarks.payload import RequestWriter
-from benchmarks.plan import READY_TIMEOUT_S, Bench
+from benchmarks.plan import READY_TIMEOUT_S, Bench, collecting_failures
 from benchmarks.results import Verdict
 from benchmarks.samples import Samples
 from benchmarks.servers import (
@@ -35,7 +35,7 @@ from benchmarks.servers import (
     running,
     wait_models_ready,
 )
-from benchmarks.sizes import at_most, collecting_failures
+from benchmarks.sizes import at_most
 from benchmarks.swapping import LOOK_S, MODEL, PATIENCE_S, SWAPPED, Swapper, ready_to_swap, transformer_files
 
 OURS, COMMAND, CALL, LOAD = "appliance_store", "by a command", "by a call", "by its load call"

@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients import LoadFailed, Offer
+from benchmarks.clients import Offer
 from benchmarks.loading import record_load
 from benchmarks.models import model_file
 from benchmarks.plan import READY_TIMEOUT_S, Bench, model_directory
 from benchmarks.process import PROC, descendants
 from benchmarks.results import Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import Running, Server, ServerFailed, running, wait_http_ready
+from benchmarks.servers import Running, Server, running, wait_http_ready
 
 FRONT_END_THREAD = "front end"
 CHANNELS = 16
@@ -32,16 +32,14 @@ class Scale:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure."""
         samples = Samples()
-        for number in range(bench.rounds):
-            for server in bench.available((self.subject, self.shared), samples):
-                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
-                try:
-                    with model_directory((self.model,)) as (models, _):
-                        one, two = (self._one, self._two)
-                        (one if server.name == self.subject else two)(bench, server, models, samples)
-                except (ServerFailed, LoadFailed) as problem:
-                    samples.errors.append(f"{server.name}: {problem}")
+        bench.in_turns(
+            (self.subject, self.shared), samples, lambda server, number: self._measure(bench, server, samples)
+        )
         return samples, ()
+
+    def _measure(self, bench: Bench, server: Server, samples: Samples) -> None:
+        with model_directory((self.model,)) as (models, _):
+            (self._one if server.name == self.subject else self._two)(bench, server, models, samples)
 
     def _one(self, bench: Bench, server: Server, models: Path, samples: Samples) -> None:
         with running(server, models) as instance:

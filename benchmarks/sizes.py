@@ -6,18 +6,16 @@ same pages many times.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from benchmarks.clients import LoadFailed, Offer
+from benchmarks.clients import Offer
 from benchmarks.load import INFER
 from benchmarks.loading import record_load
 from benchmarks.models import model_file
-from benchmarks.plan import Bench, model_directory, ready_server
+from benchmarks.plan import Bench, collecting_failures, model_directory, ready_server
 from benchmarks.process import mapped_rss, memory
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
@@ -97,15 +95,6 @@ class IdleLimits:
 def at_most(target: str, limit: float, value: float | None, unit: str) -> Verdict:
     """A verdict with an upper limit."""
     return Verdict(target=target, bound=Bound.AT_MOST, limit=limit, unit=unit, value=value)
-
-
-@contextmanager
-def collecting_failures(name: str, samples: Samples) -> Iterator[None]:
-    """Turn a server's or a generator's failure into an error of the case."""
-    try:
-        yield
-    except (ServerFailed, LoadFailed) as problem:
-        samples.errors.append(f"{name}: {problem}")
 
 
 def record_memory(server: Running, samples: Samples) -> None:

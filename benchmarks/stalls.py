@@ -6,13 +6,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients import LoadFailed, Offer
+from benchmarks.clients import Offer
 from benchmarks.loading import record_load
 from benchmarks.models import model_file
 from benchmarks.plan import Bench, model_directory, ready_server
 from benchmarks.results import Bound, Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import STALL_COUNT, Running, Server, ServerFailed
+from benchmarks.servers import STALL_COUNT, Running, Server
 
 STALLS_LEAST = 3.0
 
@@ -30,13 +30,11 @@ class Stalls:
     def run(self, bench: Bench) -> tuple[Samples, tuple[Verdict, ...]]:
         """Measure and judge."""
         samples = Samples()
-        for number in range(bench.rounds):
-            for server in bench.available((self.subject, self.calm), samples):
-                bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
-                try:
-                    self._measure(bench, server, number, samples)
-                except (ServerFailed, LoadFailed) as problem:
-                    samples.errors.append(f"{server.name}: {problem}")
+        bench.in_turns(
+            (self.subject, self.calm),
+            samples,
+            lambda server, number: self._measure(bench, server, number, samples),
+        )
         return samples, (
             Verdict(
                 target=f"p99 at {self.rate:g} requests per second, interpreter held",

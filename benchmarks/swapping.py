@@ -31,7 +31,7 @@ from benchmarks.models import lay_out, model_file
 from benchmarks.payload import RequestWriter
 from benchmarks.peers import triton
 from benchmarks.peers.setup import installed, missing
-from benchmarks.plan import READY_TIMEOUT_S, Bench
+from benchmarks.plan import READY_TIMEOUT_S, Bench, collecting_failures
 from benchmarks.process import memory
 from benchmarks.results import Verdict
 from benchmarks.samples import Samples
@@ -45,7 +45,7 @@ from benchmarks.servers import (
     running,
     wait_models_ready,
 )
-from benchmarks.sizes import MIB, at_most, collecting_failures
+from benchmarks.sizes import MIB, at_most
 from models.generators.transformer import SIZES, write_transformer
 
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"

@@ -68,7 +68,7 @@ class _Done:
         self.released = {row.version for row in rows.all(tables.releases, "version", model=model)}
         self.requests = Counter[int]()
         for (_, version), found in self.sums.items():
-            self.requests[version] += sum(found.deeds().outcomes)
+            self.requests[version] += found.requests
 
     def answered(self, but: int = 0) -> list[int]:
         """Versions with requests, except for one. Where released ones are among them, these alone: one box may tell

@@ -30,6 +30,8 @@ SLOW: Final = 1.5
 SITES_LEAST: Final = 3
 """Fewer have no middle to stand out of."""
 FAILING_PERCENT: Final = 1.0
+NOT_OURS: Final = ("cancelled", "invalid")
+"""How requests end that clients called off or asked wrongly."""
 UNFIT: Final = frozenset({"refused", "failed", "rolled back", "given up"})
 """Endings of a try after which the version does not serve, and what a device says then."""
 PART: Final = 0.5
@@ -45,12 +47,15 @@ MADE_OF: Final = ("appliance", "image", "kernel", "processor", "driver", "cuda:0
 
 class Measured(Struct, frozen=True):
     """What one version did on one site, or on several. ``requests`` are all, of which ``answered`` were; ``outcomes``
-    are the others by how they ended. ``p99_low_ms`` and ``p99_high_ms`` are the bounds of the bucket that holds the
-    99th percentile, ``p99_ms`` what is told of it. ``per_s`` are requests in a second of the minutes that had some;
-    ``joules_per_1000`` are for a thousand rows."""
+    are the others by how they ended. ``counted`` are those that clients neither called off nor asked wrongly, of which
+    ``failed_percent`` of 100 were not answered. ``p99_low_ms`` and ``p99_high_ms`` are the bounds of the bucket that
+    holds the 99th percentile, ``p99_ms`` what is told of it. ``per_s`` are requests in a second of the minutes that had
+    some; ``joules_per_1000`` are for a thousand rows."""
 
     requests: int
     answered: int
+    counted: int
+    failed_percent: float
     outcomes: dict[str, int]
     retries: int
     p50_ms: float | None
@@ -63,16 +68,6 @@ class Measured(Struct, frozen=True):
     run_p99_low_ms: float | None
     per_s: float | None
     joules_per_1000: float | None
-
-    @property
-    def counted(self) -> int:
-        """Requests, but for those that clients called off or asked wrongly."""
-        return self.requests - self.outcomes.get("cancelled", 0) - self.outcomes.get("invalid", 0)
-
-    @property
-    def failed_percent(self) -> float:
-        """How many of 100 that count were not answered."""
-        return 100 * (self.counted - self.answered) / self.counted if self.counted > 0 else 0.0
 
 
 class Load(Struct, frozen=True):
@@ -192,19 +187,22 @@ def measured(deeds: Deeds | None) -> Measured | None:
     requests, answered = sum(deeds.outcomes), outcomes.pop("success", 0)
     if other := sum(deeds.outcomes[len(OUTCOMES) :]):
         outcomes["other"] = other
+    counted = requests - sum(outcomes.get(each, 0) for each in NOT_OURS)
     p50, p99 = quantiles(deeds.total, 0.5), quantiles(deeds.total, 0.99)
     queue, run = quantiles(deeds.queue, 0.99), quantiles(deeds.run, 0.99)
-    counted = sum(deeds.total.counts)
+    timed = sum(deeds.total.counts)
     return Measured(
         requests=requests,
         answered=answered,
+        counted=counted,
+        failed_percent=100 * (counted - answered) / counted if counted > 0 else 0.0,
         outcomes=outcomes,
         retries=deeds.retries,
         p50_ms=p50[0] if p50 else None,
         p99_ms=p99[0] if p99 else None,
         p99_low_ms=p99[1] if p99 else None,
         p99_high_ms=p99[2] if p99 else None,
-        mean_ms=deeds.total.sum_ns / counted / 1e6 if counted else None,
+        mean_ms=deeds.total.sum_ns / timed / 1e6 if timed else None,
         queue_p99_ms=queue[0] if queue else None,
         run_p99_ms=run[0] if run else None,
         run_p99_low_ms=run[1] if run else None,

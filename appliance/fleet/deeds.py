@@ -107,6 +107,11 @@ class Sum:
         for place, count in enumerate((deeds.rows, deeds.retries, active_ms, joules_rows)):
             self._counts[place] += count
 
+    @property
+    def requests(self) -> int:
+        """All of them, however they ended."""
+        return sum(self._outcomes)
+
     def spent(self, joules: float, rows: int) -> None:
         """So much energy, for so many rows."""
         if isfinite(joules):

@@ -18,15 +18,15 @@ from appliance.cli.fleet.view import now_ms
 from appliance.cli.numbers import natural, number, shown, version_number
 from appliance.cli.terminal import print_text
 from appliance.domain.manifest import is_name
+from appliance.fleet.comparison import LEAST, MET, MISSED, Demand, is_comparison, judged_as_told
 
 SPAN: Final = re.compile(r"([0-9]{1,5})([hd])")
 UNITS_MS: Final = {"h": 3_600_000, "d": 86_400_000}
-LEAST: Final = 100
 ALL: Final = 100.0
 """Of 100 sites, where it is not said on how many."""
 TIMEOUT_S: Final = 120.0
 """A large fleet is added up while who asks waits."""
-VERDICTS: Final = {"met": Exit.OK, "missed": Exit.STOPPED}
+VERDICTS: Final = {MET: Exit.OK, MISSED: Exit.STOPPED}
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +85,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from appliance.fleet.comparison import is_comparison, judged_as_told
-
     demand = _demand(arguments)
     controller = Controller(read_profile(), TIMEOUT_S)
     found = controller.get(_path(arguments), **_query(arguments))
@@ -144,10 +142,8 @@ def _version(text: str) -> int:
         raise CommandFailed(str(error)) from error
 
 
-def _demand(arguments: argparse.Namespace) -> Any:
+def _demand(arguments: argparse.Namespace) -> Demand | None:
     """What is demanded; None: nothing is. Raises CommandFailed."""
-    from appliance.fleet.comparison import Demand
-
     asked = arguments.p99_ratio, arguments.run_ratio, arguments.failed_percent
     if asked != (None, None, None):
         return Demand(*asked, ALL if arguments.on is None else arguments.on)

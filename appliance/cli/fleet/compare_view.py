@@ -10,6 +10,7 @@ from appliance.cli.fleet.session import table
 from appliance.cli.fleet.view import Row
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text, counted
+from appliance.fleet.comparison import UNFIT
 from appliance.fleet.places import QUIET_S
 
 SITES_SHOWN: Final = 20
@@ -39,7 +40,6 @@ def summary_rows(found: Any) -> list[Row]:
         ("", f"{found['model']}/{found['version']}", _against(found)),
         ("answered on sites", *(_sites_text(sites, which) for which in ("new", "old"))),
         *((title, *(_told(each, key, form) for each in (new, old))) for title, key, form in MEASURES),
-        ("not answered", _failed_text(new), _failed_text(old)),
         ("load, median", *(_middle(each, "load_ms", ms_text) for each in loads)),
         ("memory, median", *(_middle(each, "memory_bytes", bytes_text) for each in loads)),
         ("golden set", *map(_golden_text, loads)),
@@ -184,35 +184,15 @@ def _told(measured: Any, key: str, form: Any) -> str:
     return NONE if value is None else form(value)
 
 
-def _failed_text(measured: Any) -> str:
-    if not measured:
-        return NONE
-    return f"{failed_percent(measured):.2g} %"
-
-
-def failed_percent(measured: Any) -> float:
-    """As ``comparison.Measured`` has it."""
-    theirs = sum(measured["outcomes"].get(each, 0) for each in ("cancelled", "invalid"))
-    counted_ones = measured["requests"] - theirs
-    return 100 * (counted_ones - measured["answered"]) / counted_ones if counted_ones > 0 else 0.0
-
-
 def _middle(loads: Sequence[Any], key: str, form: Any) -> str:
     there = [each[key] for each in loads if each[key]]
     return form(int(median(there))) if there else NONE
 
 
-def is_unfit(site: Any) -> bool:
-    """Whether the version does not serve there for a fault."""
-    from appliance.fleet.comparison import UNFIT
-
-    return site["ending"] in UNFIT
-
-
 def _badness(site: Any) -> tuple[bool, bool, float, float, str]:
     new = site["new"]
     ratio, p99 = site["p99_ratio"], new["p99_ms"] if new else None
-    return not is_unfit(site), not site["why"], -(ratio or 0.0), -(p99 or 0.0), site["device"]
+    return site["ending"] not in UNFIT, not site["why"], -(ratio or 0.0), -(p99 or 0.0), site["device"]
 
 
 def _site_row(site: Any) -> Row:
@@ -226,7 +206,7 @@ def _site_row(site: Any) -> Row:
         NONE if site["p99_ratio"] is None else f"{site['p99_ratio']:.2f}",
         NONE if site["run_p99_ratio"] is None else f"{site['run_p99_ratio']:.2f}",
         golden_text(load),
-        f"{failed_percent(new):.2g} %" if new else NONE,
+        _told(new, "failed_percent", _percent),
         _told(new, "p50_ms", _plain),
         ms_text(load["load_ms"]) if load else NONE,
         bytes_text(load["memory_bytes"]) if load and load["memory_bytes"] else NONE,
@@ -236,6 +216,10 @@ def _site_row(site: Any) -> Row:
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2g} %"
 
 
 def _count(value: float) -> str:
@@ -251,4 +235,5 @@ MEASURES: Final = (
     ("p99 of runs", "run_p99_ms", ms_text),
     ("requests a second, a site", "per_s", _plain),
     ("joules per 1,000 rows", "joules_per_1000", _plain),
+    ("not answered", "failed_percent", _percent),
 )
